@@ -103,7 +103,7 @@ pub struct MeshConfig {
     pub proxies: Networks,
     /// The certificate of listeners on WebRTC, whose hash is part of their addresses. If `None`, a new one.
     #[cfg(not(target_family = "wasm"))]
-    pub webrtc_certificate: Option<baton_webrtc::Certificate>,
+    pub webrtc_certificate: Option<crate::webrtc::Certificate>,
 }
 
 /// The limits that a relay sets on one circuit, announced with each reservation.

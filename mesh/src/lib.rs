@@ -69,11 +69,10 @@ mod transport;
 mod trial_dial;
 mod turn_protocol;
 mod turn_stream;
+mod webrtc;
 
 pub use address_scope::{Reach, reach_of_address};
 pub use baton_limits::{IpNetwork, Networks, NotANetwork, Subnet};
-#[cfg(not(target_family = "wasm"))]
-pub use baton_webrtc::{Certificate as WebRtcCertificate, CertificateError as WebRtcCertificateError};
 pub use config::{MeshClock, MeshConfig, RelayLimits};
 pub use defence::{BUSY_RETRY_MS, Caller, DefenceLimits, SharedFrame, StreamDefence, StreamDenial};
 pub use dht::DhtError;
@@ -97,3 +96,5 @@ pub use status::{BootstrapStatus, NetworkStatus, Reachability};
 pub use trial_dial::DialOutcome;
 pub use turn_protocol::{EMBED_PROTOCOL, TURN_PROTOCOL};
 pub use turn_stream::{TurnReceiver, TurnSender, TurnStream};
+#[cfg(not(target_family = "wasm"))]
+pub use webrtc::{Certificate as WebRtcCertificate, CertificateError as WebRtcCertificateError};

@@ -16,7 +16,7 @@ use libp2p::{
 use super::{Transport, is_for_browsers, secured};
 use crate::{
     address_scope::DialScope, config::MeshConfig, error::MeshError, gate::SharedGate, limits::DIAL_TIMEOUT,
-    stats::Counters,
+    stats::Counters, webrtc::PageTransport,
 };
 
 /// Whether this mesh dials an address.
@@ -40,7 +40,7 @@ pub(crate) fn transport(
 ) -> Result<Transport, MeshError> {
     let circuits = secured(circuits, keypair)?;
     let websocket = secured(websocket_websys::Transport::default(), keypair)?;
-    let webrtc = baton_webrtc::PageTransport::new(keypair);
+    let webrtc = PageTransport::new(keypair);
     let webrtc = webrtc
         .map(|webrtc| webrtc.map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection))).boxed());
     let webrtc = webrtc.map_or_else(OptionalTransport::none, OptionalTransport::some);

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use baton_webrtc::Certificate as WebRtcCertificate;
 use libp2p::{
     Multiaddr, Transport as _,
     core::{
@@ -29,6 +28,7 @@ use crate::{
         QUIC_CONNECTION_WINDOW_BYTES, QUIC_SILENCE, QUIC_STREAM_WINDOW_BYTES,
     },
     stats::Counters,
+    webrtc,
 };
 
 /// Whether this mesh dials an address: some are for browsers, and some are outside of its scope.
@@ -45,7 +45,7 @@ pub(crate) fn prepared(mut config: MeshConfig) -> Result<MeshConfig, MeshError> 
     }
     let certificate = match config.webrtc_certificate.take() {
         Some(certificate) => certificate,
-        None => WebRtcCertificate::generate().map_err(|error| MeshError::Transport(error.to_string()))?,
+        None => webrtc::Certificate::generate().map_err(|error| MeshError::Transport(error.to_string()))?,
     };
     for address in &mut config.external {
         if address.iter().last() == Some(Protocol::WebRTCDirect) {
@@ -92,7 +92,7 @@ pub(crate) fn transport(
 
 fn webrtc_transport(
     keypair: &Keypair,
-    certificate: WebRtcCertificate,
+    certificate: webrtc::Certificate,
     gate: SharedGate,
     counters: Arc<Counters>,
 ) -> Transport {
@@ -104,7 +104,7 @@ fn webrtc_transport(
             false
         }
     };
-    let webrtc = baton_webrtc::Transport::new(keypair.clone(), certificate, Arc::new(admission));
+    let webrtc = webrtc::WebRtcTransport::new(keypair.clone(), certificate, Arc::new(admission));
     let webrtc = webrtc.map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
     TransportTimeout::with_ingoing_timeout(webrtc, INBOUND_HANDSHAKE_TIMEOUT).boxed()
 }

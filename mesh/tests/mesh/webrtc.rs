@@ -1,4 +1,4 @@
-//! Listening on WebRTC, which browsers speak. The crate `baton-webrtc` tests connections.
+//! Listening on WebRTC, which browsers speak. `src/webrtc/tests.rs` tests connections.
 
 use baton_mesh::{MeshConfig, OpenError, WebRtcCertificate};
 

@@ -9,10 +9,10 @@ use std::{
 use futures::{AsyncRead, AsyncWrite, channel::oneshot};
 use libp2p_webrtc_utils::Stream;
 
-use crate::data_channel::DataChannel;
+use crate::webrtc::data_channel::DataChannel;
 
 /// A stream of a connection. libp2p's messages on the channel let each half end on its own.
-pub struct Substream {
+pub(crate) struct Substream {
     stream: Stream<DataChannel>,
     /// Whether the peer has closed its half.
     ended: bool,

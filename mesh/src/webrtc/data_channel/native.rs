@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures::{AsyncRead, AsyncWrite};
 use parking_lot::Mutex;
 
-use crate::{
+use crate::webrtc::{
     channel_queue::ChannelQueue,
     error::ConnectionError,
     peer_connection::{ChannelId, Event, PeerConnection, ReadResult, WriteResult},
@@ -149,7 +149,7 @@ impl AsyncRead for DataChannel {
             self.unread = message.into();
         }
         let count = self.unread.len().min(into.len());
-        into[..count].copy_from_slice(&self.unread.split_to(count));
+        into.split_at_mut(count).0.copy_from_slice(&self.unread.split_to(count));
         Poll::Ready(Ok(count))
     }
 }

@@ -16,18 +16,18 @@ use libp2p_webrtc_utils::{Fingerprint, noise, parse_webrtc_dial_addr};
 use send_wrapper::SendWrapper;
 
 use super::{connection::PageConnection, peer::Peer};
-use crate::{error::ConnectionError, substream::Substream};
+use crate::webrtc::{error::ConnectionError, substream::Substream};
 
 /// A libp2p transport that dials nodes by WebRTC-direct.
 #[derive(Debug)]
-pub struct PageTransport {
+pub(crate) struct PageTransport {
     identity: Keypair,
 }
 
 impl PageTransport {
     /// A transport that proves `identity` to nodes; `None` where there is no WebRTC, as in a worker.
     #[must_use]
-    pub fn new(identity: &Keypair) -> Option<Self> {
+    pub(crate) fn new(identity: &Keypair) -> Option<Self> {
         let has_webrtc = js_sys::Reflect::has(&js_sys::global(), &"RTCPeerConnection".into());
         has_webrtc.unwrap_or(false).then(|| Self { identity: identity.clone() })
     }

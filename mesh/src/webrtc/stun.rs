@@ -38,7 +38,7 @@ pub(crate) enum Kind {
 
 /// A parsed message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Message<'a> {
+pub(crate) struct StunMessage<'a> {
     pub(crate) kind: Kind,
     pub(crate) transaction: Transaction,
     pub(crate) username: Option<&'a str>,
@@ -51,10 +51,10 @@ pub(crate) fn is_stun(packet: &[u8]) -> bool {
     packet.first().is_some_and(|first| *first < 4)
 }
 
-impl<'a> Message<'a> {
+impl<'a> StunMessage<'a> {
     /// `None` for a message of another kind or form. Nothing after MESSAGE-INTEGRITY counts, since nothing protects it.
     pub(crate) fn parse(packet: &'a [u8]) -> Option<Self> {
-        let (header, mut rest) = packet.split_at_checked(HEADER_BYTES)?;
+        let (header, mut rest) = packet.split_first_chunk::<HEADER_BYTES>()?;
         let kind = match u16::from_be_bytes([header[0], header[1]]) {
             REQUEST => Kind::Request,
             SUCCESS => Kind::Success,
@@ -70,11 +70,11 @@ impl<'a> Message<'a> {
             let ([type_high, type_low, length_high, length_low], after) = rest.split_first_chunk()?;
             let length = usize::from(u16::from_be_bytes([*length_high, *length_low]));
             let (padded, next) = after.split_at_checked(length.next_multiple_of(4))?;
-            let value = &padded[..length];
+            let value = padded.get(..length)?;
             match u16::from_be_bytes([*type_high, *type_low]) {
                 USERNAME => message.username = Some(std::str::from_utf8(value).ok()?),
                 MESSAGE_INTEGRITY if length == INTEGRITY_BYTES => {
-                    message.signed = Some((&packet[..at], value));
+                    message.signed = Some((packet.get(..at)?, value));
                     break;
                 }
                 MESSAGE_INTEGRITY => return None,
@@ -165,7 +165,7 @@ fn message_integrity(message: &[u8], password: &str) -> [u8; INTEGRITY_BYTES] {
 fn with_length(message: &[u8], further: usize) -> Vec<u8> {
     let length = u16::try_from(message.len() - HEADER_BYTES + further).unwrap_or(u16::MAX);
     let mut message = message.to_vec();
-    message[2..4].copy_from_slice(&length.to_be_bytes());
+    message.splice(2..4, length.to_be_bytes());
     message
 }
 
@@ -200,13 +200,13 @@ mod tests {
     #[test]
     fn reads_the_samples_of_rfc_5769() {
         let packet = bytes(SAMPLE_REQUEST);
-        let request = Message::parse(&packet).unwrap();
+        let request = StunMessage::parse(&packet).unwrap();
         assert_eq!((request.kind, request.username), (Kind::Request, Some("evtj:h6vY")));
         assert_eq!(request.transaction.to_vec(), bytes("b7e7a701bc34d686fa87dfae"));
         assert!(request.is_signed_with(SAMPLE_PASSWORD));
         assert!(!request.is_signed_with("another"));
         let packet = bytes(SAMPLE_RESPONSE);
-        let response = Message::parse(&packet).unwrap();
+        let response = StunMessage::parse(&packet).unwrap();
         assert_eq!(response.kind, Kind::Success);
         assert!(response.is_signed_with(SAMPLE_PASSWORD));
     }
@@ -226,7 +226,7 @@ mod tests {
         for packet in
             [request([7; 12], "a:b", "secret"), response([7; 12], "[::1]:9".parse().unwrap(), "secret")]
         {
-            let message = Message::parse(&packet).unwrap();
+            let message = StunMessage::parse(&packet).unwrap();
             assert_eq!(message.transaction, [7; 12]);
             assert!(message.is_signed_with("secret") && !message.is_signed_with("other"));
             let (checked, fingerprint) = packet.split_at(packet.len() - 8);
@@ -245,14 +245,14 @@ mod tests {
     fn damaged_messages_are_refused_and_never_panic() {
         let packet = request([7; 12], "a:b", "secret");
         for cut in 0..packet.len() {
-            assert_eq!(Message::parse(&packet[..cut]), None);
+            assert_eq!(StunMessage::parse(&packet[..cut]), None);
         }
         for place in 0..packet.len() - 8 {
             for bit in 0..8 {
                 let mut damaged = packet.clone();
                 damaged[place] ^= 1 << bit;
                 let accepted =
-                    Message::parse(&damaged).is_some_and(|message| message.is_signed_with("secret"));
+                    StunMessage::parse(&damaged).is_some_and(|message| message.is_signed_with("secret"));
                 assert!(!accepted, "bit {bit} of byte {place}");
             }
         }

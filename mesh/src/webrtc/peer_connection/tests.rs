@@ -1,7 +1,7 @@
 //! A client and a server without a network.
 
 use super::*;
-use crate::{
+use crate::webrtc::{
     channel_queue::ChannelQueue,
     limits::{MAX_CHANNEL_PIECES, MAX_SACK_RANGE},
     sctp_inspector::tests::{chunk, data, sack},

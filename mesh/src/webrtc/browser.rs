@@ -7,12 +7,11 @@ mod connection;
 mod peer;
 mod transport;
 
-pub use connection::PageConnection;
-pub use transport::PageTransport;
+pub(crate) use transport::PageTransport;
 
 use wasm_bindgen::{JsCast as _, JsValue};
 
-use crate::error::ConnectionError;
+use crate::webrtc::error::ConnectionError;
 
 impl From<JsValue> for ConnectionError {
     fn from(value: JsValue) -> Self {

@@ -2,11 +2,12 @@
 
 use std::io;
 
-use crate::limits::SILENCE;
+use crate::webrtc::limits::SILENCE;
 
 /// Why a connection ended.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum ConnectionError {
+#[cfg_attr(target_family = "wasm", expect(dead_code, reason = "a page only dials"))]
+pub(crate) enum ConnectionError {
     /// The peer closed the connection, or this side did.
     #[error("the connection is closed")]
     Closed,
@@ -23,6 +24,7 @@ pub enum ConnectionError {
     #[error("Noise: {0}")]
     Noise(String),
     /// The browser refused a step.
+    #[cfg(target_family = "wasm")]
     #[error("the browser: {0}")]
     Browser(String),
     /// A data channel began with another message than the one that opens it.

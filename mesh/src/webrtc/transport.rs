@@ -17,14 +17,14 @@ use libp2p::{
     multiaddr::Protocol,
 };
 
-use crate::{
+use crate::webrtc::{
     certificate::Certificate,
-    connection::{Connection, Link, accept},
+    connection::{Link, WebRtcConnection, accept},
     listener::{self, Admission, Listener, webrtc_address},
 };
 
 /// A libp2p transport that accepts WebRTC connections of browsers, and dials none.
-pub struct Transport {
+pub(crate) struct WebRtcTransport {
     identity: Keypair,
     certificate: Certificate,
     admission: Admission,
@@ -33,7 +33,7 @@ pub struct Transport {
     waker: Option<Waker>,
 }
 
-type Upgrade = BoxFuture<'static, io::Result<(PeerId, Connection)>>;
+type Upgrade = BoxFuture<'static, io::Result<(PeerId, WebRtcConnection)>>;
 
 struct Listening {
     listener: Listener,
@@ -41,10 +41,10 @@ struct Listening {
     interfaces: Option<IfWatcher>,
 }
 
-impl Transport {
+impl WebRtcTransport {
     /// A transport whose peers see `certificate` and prove themselves to `identity`.
     #[must_use]
-    pub fn new(identity: Keypair, certificate: Certificate, admission: Admission) -> Self {
+    pub(crate) fn new(identity: Keypair, certificate: Certificate, admission: Admission) -> Self {
         Self {
             identity,
             certificate,
@@ -91,8 +91,8 @@ fn socket_address(address: &Multiaddr) -> Option<SocketAddr> {
     }
 }
 
-impl libp2p::Transport for Transport {
-    type Output = (PeerId, Connection);
+impl libp2p::Transport for WebRtcTransport {
+    type Output = (PeerId, WebRtcConnection);
     type Error = io::Error;
     type ListenerUpgrade = Upgrade;
     type Dial = BoxFuture<'static, Result<Self::Output, Self::Error>>;

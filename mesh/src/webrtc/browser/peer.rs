@@ -11,7 +11,7 @@ use web_sys::{
     RtcPeerConnectionState as State, RtcSdpType, RtcSessionDescriptionInit,
 };
 
-use crate::{
+use crate::webrtc::{
     data_channel::{DataChannel, UnreadTotal},
     error::ConnectionError,
     limits::MAX_WAITING_CHANNELS,

@@ -13,14 +13,14 @@ use tokio::{
 };
 use zeroize::Zeroizing;
 
-use crate::{
+use crate::webrtc::{
     connection::Link,
     limits::{CONNECTION_QUEUE, MAX_PACKET_BYTES, PACKET_QUEUE},
-    source_proofs::{SourceProofs, Verdict},
+    source_proofs::{SourceProofs, SourceVerdict},
 };
 
 /// Whether a connection from the second address to the first may begin. It is asked before anything is kept.
-pub type Admission = Arc<dyn Fn(&Multiaddr, &Multiaddr) -> bool + Send + Sync>;
+pub(crate) type Admission = Arc<dyn Fn(&Multiaddr, &Multiaddr) -> bool + Send + Sync>;
 
 /// Bytes that the system keeps of packets that wait for the task, if it allows so many.
 const SOCKET_BUFFER_BYTES: usize = 1 << 20;
@@ -89,7 +89,7 @@ impl Routes {
         let mut packet = [0; MAX_PACKET_BYTES];
         loop {
             match self.socket.recv_from(&mut packet).await {
-                Ok((length, source)) => self.route(&packet[..length], source),
+                Ok((length, source)) => self.route(packet.split_at(length).0, source),
                 // An earlier packet could not be delivered. Each read takes one such error.
                 Err(error) => {
                     tracing::trace!(%error, "a socket reported an error");
@@ -107,13 +107,13 @@ impl Routes {
             };
         }
         match self.proofs.judge(source, packet, Instant::now()) {
-            Verdict::Ignore => {}
-            Verdict::Ask(request) => {
+            SourceVerdict::Ignore => {}
+            SourceVerdict::Ask(request) => {
                 if let Err(error) = self.socket.try_send_to(&request, source) {
                     tracing::trace!(%error, "a source was not asked for its proof");
                 }
             }
-            Verdict::Begin(credentials) => self.begin(packet, source, credentials),
+            SourceVerdict::Begin(credentials) => self.begin(packet, source, credentials),
         }
     }
 

@@ -31,12 +31,14 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
-    Certificate, Connection, ConnectionError, Substream, Transport,
-    connection::{Link, establish},
+use crate::webrtc::{
+    Certificate, WebRtcTransport,
+    connection::{Link, WebRtcConnection, establish},
+    error::ConnectionError,
     limits::{CHANNEL_LINGER, MAX_CHANNELS, MAX_PACKET_BYTES, PACKET_QUEUE, SILENCE},
     peer_connection::Role,
-    stun::{self, Kind, Message},
+    stun::{self, Kind, StunMessage},
+    substream::Substream,
 };
 
 const CREDENTIALS: &str = "libp2p+webrtc+v1/0123456789abcdef";
@@ -52,7 +54,7 @@ struct TestConnection {
 }
 
 impl TestConnection {
-    fn new((peer, mut connection): (PeerId, Connection)) -> Self {
+    fn new((peer, mut connection): (PeerId, WebRtcConnection)) -> Self {
         let (open, mut wanted) = mpsc::unbounded_channel::<oneshot::Sender<Substream>>();
         let (streams, incoming) = mpsc::unbounded_channel();
         let ended = tokio::spawn(async move {
@@ -120,7 +122,7 @@ impl Server {
             asks.fetch_add(1, Ordering::Relaxed);
             admits
         });
-        let mut transport = Transport::new(identity, Certificate::generate().unwrap(), admission);
+        let mut transport = WebRtcTransport::new(identity, Certificate::generate().unwrap(), admission);
         transport
             .listen_on(ListenerId::next(), "/ip4/127.0.0.1/udp/0/webrtc-direct".parse().unwrap())
             .unwrap();
@@ -172,8 +174,8 @@ async fn link(server: SocketAddr, lost: Option<usize>) -> (Link, Arc<UdpSocket>)
         for number in 1.. {
             let Ok(length) = received.recv(&mut packet).await else { continue };
             let packet = &packet[..length];
-            match Message::parse(packet) {
-                Some(Message { kind: Kind::Success, .. }) => {
+            match StunMessage::parse(packet) {
+                Some(StunMessage { kind: Kind::Success, .. }) => {
                     if let Some(answered) = answered.take() {
                         let _ = answered.send(());
                     }
@@ -354,7 +356,7 @@ async fn a_source_that_does_not_answer_leaves_nothing_behind() {
     }
     let mut packet = [0; MAX_PACKET_BYTES];
     let (length, _) = timeout(SOON, silent.recv_from(&mut packet)).await.unwrap().unwrap();
-    let request = Message::parse(&packet[..length]).unwrap();
+    let request = StunMessage::parse(&packet[..length]).unwrap();
     assert_eq!(request.kind, Kind::Request, "it is asked, and not answered");
     assert!(length <= stun::request([0; 12], &username, CREDENTIALS).len(), "no amplification");
     assert_eq!(server.asked.load(Ordering::Relaxed), 0, "the limits have not counted it");

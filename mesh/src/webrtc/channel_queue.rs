@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{
+use crate::webrtc::{
     limits::MAX_CHANNELS,
     peer_connection::{ChannelId, PeerConnection},
 };

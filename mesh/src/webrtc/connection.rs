@@ -1,7 +1,7 @@
 //! A connection as libp2p's stream multiplexer.
 //!
-//! The task of the connection polls the [`Connection`], which moves packets between the socket and the
-//! [peer connection](crate::peer_connection). The streams share the peer connection with it, under a lock that is never held
+//! The task of the connection polls the [`WebRtcConnection`], which moves packets between the socket and the
+//! [peer connection](crate::webrtc::peer_connection). The streams share the peer connection with it, under a lock that is never held
 //! across a wait.
 
 use std::{
@@ -28,14 +28,14 @@ use tokio::{
     time::{Sleep, sleep_until},
 };
 
-use crate::{
+use crate::webrtc::{
     certificate::Certificate,
     channel_queue::ChannelQueue,
     data_channel::{DataChannel, PeerState, SharedPeer},
     error::ConnectionError,
     limits::{CHANNEL_LINGER, SILENCE, WORK_AT_ONCE},
     peer_connection::{ChannelId, PeerConnection, Role},
-    stun::{self, Kind, Message},
+    stun::{self, Kind, StunMessage},
     substream::Substream,
 };
 
@@ -121,7 +121,7 @@ impl Driver {
             return Ok(chunks);
         }
         let credentials = &self.link.credentials;
-        if let Some(message) = Message::parse(packet)
+        if let Some(message) = StunMessage::parse(packet)
             && message.kind == Kind::Request
             && message.is_signed_with(credentials)
         {
@@ -152,7 +152,7 @@ impl Driver {
 type InUse = BoxFuture<'static, ChannelId>;
 
 /// A connection whose peer has proved its identity.
-pub struct Connection {
+pub(crate) struct WebRtcConnection {
     shared: SharedPeer,
     driver: Driver,
     in_use: FuturesUnordered<InUse>,
@@ -161,9 +161,9 @@ pub struct Connection {
     linger_timer: Pin<Box<Sleep>>,
 }
 
-impl fmt::Debug for Connection {
+impl fmt::Debug for WebRtcConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("remote", &self.driver.link.remote).finish_non_exhaustive()
+        f.debug_struct("WebRtcConnection").field("remote", &self.driver.link.remote).finish_non_exhaustive()
     }
 }
 
@@ -172,7 +172,7 @@ pub(crate) async fn accept(
     link: Link,
     certificate: Certificate,
     identity: Keypair,
-) -> Result<(PeerId, Connection), ConnectionError> {
+) -> Result<(PeerId, WebRtcConnection), ConnectionError> {
     establish(link, Role::Server, certificate, identity).await
 }
 
@@ -181,7 +181,7 @@ pub(crate) async fn establish(
     role: Role,
     certificate: Certificate,
     identity: Keypair,
-) -> Result<(PeerId, Connection), ConnectionError> {
+) -> Result<(PeerId, WebRtcConnection), ConnectionError> {
     let now = Instant::now();
     let shared = PeerState::new(PeerConnection::new(role, &certificate, now)?);
     let shared = Arc::new(Mutex::new(shared));
@@ -217,7 +217,7 @@ pub(crate) async fn establish(
     })
     .await?;
     shared.lock().peer.release(first, Instant::now())?;
-    let connection = Connection {
+    let connection = WebRtcConnection {
         shared,
         driver,
         in_use: FuturesUnordered::new(),
@@ -227,7 +227,7 @@ pub(crate) async fn establish(
     Ok((peer, connection))
 }
 
-impl Connection {
+impl WebRtcConnection {
     fn stream(&self, id: ChannelId) -> Substream {
         let channel = DataChannel::new(id, self.shared.clone());
         let (stream, ended) = Substream::new(channel);
@@ -267,7 +267,7 @@ impl Connection {
     }
 }
 
-impl StreamMuxer for Connection {
+impl StreamMuxer for WebRtcConnection {
     type Substream = Substream;
     type Error = ConnectionError;
 
@@ -305,7 +305,7 @@ impl StreamMuxer for Connection {
     }
 }
 
-impl Connection {
+impl WebRtcConnection {
     fn say_goodbye(&mut self) {
         let shared = self.shared.clone();
         let mut shared = shared.lock();
@@ -317,7 +317,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for WebRtcConnection {
     fn drop(&mut self) {
         self.say_goodbye();
     }

@@ -4,7 +4,7 @@ use std::{cell::Cell, rc::Rc};
 
 use bytes::{Buf as _, BytesMut};
 
-use crate::limits::{MAX_UNREAD_BYTES, MAX_UNREAD_CHANNEL_BYTES};
+use crate::webrtc::limits::{MAX_UNREAD_BYTES, MAX_UNREAD_CHANNEL_BYTES};
 
 /// Bytes that all channels of a connection hold.
 pub(crate) type UnreadTotal = Rc<Cell<usize>>;
@@ -38,7 +38,7 @@ impl UnreadBytes {
     /// Moves bytes to the reader; returns their number.
     pub(super) fn read(&mut self, into: &mut [u8]) -> usize {
         let count = self.bytes.len().min(into.len());
-        self.bytes.copy_to_slice(&mut into[..count]);
+        self.bytes.copy_to_slice(into.split_at_mut(count).0);
         self.total.set(self.total.get() - count);
         count
     }

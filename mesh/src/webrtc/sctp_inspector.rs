@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::limits::{
+use crate::webrtc::limits::{
     MAX_CHANNEL_PIECES, MAX_CONTROL_CHUNKS, MAX_PACKET_CHUNKS, MAX_PIECES, MAX_PIECES_AHEAD, MAX_SACK_RANGE,
 };
 

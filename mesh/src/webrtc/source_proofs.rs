@@ -15,9 +15,9 @@ use std::{
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroizing;
 
-use crate::{
+use crate::webrtc::{
     limits::{MAX_CREDENTIAL_CHARS, MAX_PROVED_SOURCES, PROOF_TIME},
-    stun::{Kind, Message, TRANSACTION_BYTES, Transaction, hmac_sha1, request},
+    stun::{Kind, StunMessage, TRANSACTION_BYTES, Transaction, hmac_sha1, request},
 };
 
 /// The beginning of each client's user name, from the specification.
@@ -25,7 +25,7 @@ const CREDENTIAL_PREFIX: &str = "libp2p+webrtc+v1/";
 
 /// The next step with a packet of a source without a connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict<'a> {
+pub(crate) enum SourceVerdict<'a> {
     /// Ask the source for its proof by this packet.
     Ask(Vec<u8>),
     /// The source has proved its address; begin a connection with these credentials.
@@ -50,27 +50,36 @@ impl SourceProofs {
     }
 
     /// Judges a packet.
-    pub(crate) fn judge<'a>(&mut self, source: SocketAddr, packet: &'a [u8], now: Instant) -> Verdict<'a> {
-        let Some(message) = Message::parse(packet) else { return Verdict::Ignore };
+    pub(crate) fn judge<'a>(
+        &mut self,
+        source: SocketAddr,
+        packet: &'a [u8],
+        now: Instant,
+    ) -> SourceVerdict<'a> {
+        let Some(message) = StunMessage::parse(packet) else { return SourceVerdict::Ignore };
         match message.kind {
             Kind::Success => {
                 self.accept_proof(source, message.transaction, now);
-                Verdict::Ignore
+                SourceVerdict::Ignore
             }
             Kind::Request => {
                 let credentials = message.username.and_then(credentials_of);
                 let Some(credentials) = credentials.filter(|password| message.is_signed_with(password))
                 else {
-                    return Verdict::Ignore;
+                    return SourceVerdict::Ignore;
                 };
                 let proved = self.proved.remove(&source).is_some_and(|since| now < since + PROOF_TIME);
                 if proved {
-                    return Verdict::Begin(credentials);
+                    return SourceVerdict::Begin(credentials);
                 }
                 let username = format!("{credentials}:{credentials}");
                 let question = request(self.transaction(source, self.slot(now)), &username, credentials);
                 // The source may be forged: it must not get more than its forger sent.
-                if question.len() <= packet.len() { Verdict::Ask(question) } else { Verdict::Ignore }
+                if question.len() <= packet.len() {
+                    SourceVerdict::Ask(question)
+                } else {
+                    SourceVerdict::Ignore
+                }
             }
         }
     }
@@ -106,8 +115,12 @@ impl SourceProofs {
             IpAddr::V6(ip) => ip,
         };
         let message = [&ip.octets()[..], &source.port().to_be_bytes(), &slot.to_be_bytes()].concat();
-        let mac = hmac_sha1(self.key.as_slice(), &message);
-        std::array::from_fn::<_, TRANSACTION_BYTES, _>(|place| mac[place])
+        let mut transaction = [0; TRANSACTION_BYTES];
+        // The MAC is longer.
+        for (byte, of_mac) in transaction.iter_mut().zip(hmac_sha1(self.key.as_slice(), &message)) {
+            *byte = of_mac;
+        }
+        transaction
     }
 }
 
@@ -124,7 +137,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::stun::{response, shortest_request};
+    use crate::webrtc::stun::{response, shortest_request};
 
     const CREDENTIALS: &str = "libp2p+webrtc+v1/abcdefgh";
 
@@ -144,15 +157,17 @@ mod tests {
     /// The transaction of the packet that asks a source.
     fn asked(proofs: &mut SourceProofs, source: SocketAddr, now: Instant) -> Transaction {
         let packet = own_check();
-        let Verdict::Ask(packet) = proofs.judge(source, &packet, now) else { panic!("the source is asked") };
-        let message = Message::parse(&packet).unwrap();
+        let SourceVerdict::Ask(packet) = proofs.judge(source, &packet, now) else {
+            panic!("the source is asked")
+        };
+        let message = StunMessage::parse(&packet).unwrap();
         assert!(message.is_signed_with(CREDENTIALS), "a browser answers nothing unsigned");
         message.transaction
     }
 
     fn answer(proofs: &mut SourceProofs, source: SocketAddr, transaction: Transaction, now: Instant) {
         let packet = response(transaction, source, CREDENTIALS);
-        assert_eq!(proofs.judge(source, &packet, now), Verdict::Ignore);
+        assert_eq!(proofs.judge(source, &packet, now), SourceVerdict::Ignore);
     }
 
     #[test]
@@ -167,8 +182,8 @@ mod tests {
         assert!(proofs.proved.is_empty(), "a guessed answer");
         answer(&mut proofs, source(1), transaction, now);
         let packet = own_check();
-        assert_eq!(proofs.judge(source(1), &packet, now), Verdict::Begin(CREDENTIALS));
-        assert!(matches!(proofs.judge(source(1), &packet, now), Verdict::Ask(_)));
+        assert_eq!(proofs.judge(source(1), &packet, now), SourceVerdict::Begin(CREDENTIALS));
+        assert!(matches!(proofs.judge(source(1), &packet, now), SourceVerdict::Ask(_)));
     }
 
     #[test]
@@ -177,10 +192,10 @@ mod tests {
         let mut proofs = SourceProofs::new(Zeroizing::new([1; 32]), now);
         let username = format!("{CREDENTIALS}:{CREDENTIALS}");
         let short = shortest_request([1; 12], &username, CREDENTIALS);
-        assert!(Message::parse(&short).unwrap().is_signed_with(CREDENTIALS));
-        assert_eq!(proofs.judge(source(1), &short, now), Verdict::Ignore);
+        assert!(StunMessage::parse(&short).unwrap().is_signed_with(CREDENTIALS));
+        assert_eq!(proofs.judge(source(1), &short, now), SourceVerdict::Ignore);
         let usual = own_check();
-        let Verdict::Ask(question) = proofs.judge(source(1), &usual, now) else {
+        let SourceVerdict::Ask(question) = proofs.judge(source(1), &usual, now) else {
             panic!("the source is asked")
         };
         assert!(question.len() <= usual.len(), "no amplification");
@@ -196,7 +211,10 @@ mod tests {
         answer(&mut proofs, source(1), transaction, now + PROOF_TIME);
         let packet = own_check();
         let late = now + 2 * PROOF_TIME;
-        assert!(matches!(proofs.judge(source(1), &packet, late), Verdict::Ask(_)), "it went on too late");
+        assert!(
+            matches!(proofs.judge(source(1), &packet, late), SourceVerdict::Ask(_)),
+            "it went on too late"
+        );
     }
 
     #[test]
@@ -213,9 +231,9 @@ mod tests {
             (format!("{CREDENTIAL_PREFIX}-:{CREDENTIAL_PREFIX}-"), "libp2p+webrtc+v1/-"),
         ] {
             let packet = check(&username, password);
-            assert_eq!(proofs.judge(source(1), &packet, now), Verdict::Ignore, "{username}");
+            assert_eq!(proofs.judge(source(1), &packet, now), SourceVerdict::Ignore, "{username}");
         }
-        assert_eq!(proofs.judge(source(1), b"no STUN", now), Verdict::Ignore);
+        assert_eq!(proofs.judge(source(1), b"no STUN", now), SourceVerdict::Ignore);
     }
 
     #[test]
@@ -230,10 +248,10 @@ mod tests {
         assert!(proofs.proved.len() == MAX_PROVED_SOURCES && proofs.order.len() == MAX_PROVED_SOURCES);
         let packet = own_check();
         let now = now + Duration::from_secs(1);
-        assert!(matches!(proofs.judge(source(0), &packet, now), Verdict::Ask(_)));
+        assert!(matches!(proofs.judge(source(0), &packet, now), SourceVerdict::Ask(_)));
         assert_eq!(
             proofs.judge(source(3 * MAX_PROVED_SOURCES - 1), &packet, now),
-            Verdict::Begin(CREDENTIALS)
+            SourceVerdict::Begin(CREDENTIALS)
         );
     }
 }

@@ -15,7 +15,7 @@ use wasm_bindgen::{JsCast as _, closure::Closure};
 use web_sys::{Event, MessageEvent, RtcDataChannel, RtcDataChannelState as State, RtcDataChannelType};
 
 use super::unread::{UnreadBytes, UnreadTotal};
-use crate::limits::{CHANNEL_SEND_BYTES, CHANNEL_SEND_LOW_BYTES, MAX_MESSAGE_BYTES};
+use crate::webrtc::limits::{CHANNEL_SEND_BYTES, CHANNEL_SEND_LOW_BYTES, MAX_MESSAGE_BYTES};
 
 /// A channel; a browser's objects stay in their thread.
 #[derive(Clone)]
@@ -128,7 +128,7 @@ impl AsyncWrite for DataChannel {
             _ => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
         }
         let most = usize::try_from(MAX_MESSAGE_BYTES).unwrap_or(usize::MAX);
-        let message = &bytes[..bytes.len().min(most)];
+        let (message, _) = bytes.split_at(bytes.len().min(most));
         match channel.send_with_u8_array(message) {
             Ok(()) => Poll::Ready(Ok(message.len())),
             Err(_) => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),

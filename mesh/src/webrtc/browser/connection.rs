@@ -11,10 +11,10 @@ use libp2p::core::muxing::{StreamMuxer, StreamMuxerEvent};
 use send_wrapper::SendWrapper;
 
 use super::peer::Peer;
-use crate::{data_channel::DataChannel, error::ConnectionError, substream::Substream};
+use crate::webrtc::{data_channel::DataChannel, error::ConnectionError, substream::Substream};
 
 /// A connection to a node that has proved its identity.
-pub struct PageConnection(SendWrapper<OpenConnection>);
+pub(crate) struct PageConnection(SendWrapper<OpenConnection>);
 
 struct OpenConnection {
     peer: Option<Peer>,

@@ -4,7 +4,7 @@
 //! the address names the hash of the node's own certificate, as in
 //! `/ip4/192.0.2.1/udp/4001/webrtc-direct/certhash/uEi...`. Noise then binds the connection to the node's identity.
 //!
-//! A node's [`Transport`] only listens. Each packet passes these layers:
+//! A node's [`WebRtcTransport`] only listens. Each packet passes these layers:
 //!
 //! 1. The listener's task reads the socket. It asks an unknown source for a proof of its address (`source_proofs`), and
 //!    keeps nothing about the source before that.
@@ -14,7 +14,7 @@
 //!
 //! A page's transport only dials, by the browser's own WebRTC (`browser`).
 //!
-//! Everything that a peer can make this crate hold has a limit in `limits`.
+//! Everything that a peer can make this module hold has a limit in `limits`.
 //!
 //! Source: the WebRTC Direct specification of libp2p; RFC 8445 (ICE), 8489 (STUN), 8831 and 8832 (data channels).
 
@@ -50,14 +50,8 @@ mod tests;
 mod transport;
 
 #[cfg(target_family = "wasm")]
-pub use browser::{PageConnection, PageTransport};
+pub(crate) use browser::PageTransport;
 #[cfg(not(target_family = "wasm"))]
 pub use certificate::{Certificate, CertificateError};
 #[cfg(not(target_family = "wasm"))]
-pub use connection::Connection;
-pub use error::ConnectionError;
-#[cfg(not(target_family = "wasm"))]
-pub use listener::Admission;
-pub use substream::Substream;
-#[cfg(not(target_family = "wasm"))]
-pub use transport::Transport;
+pub(crate) use transport::WebRtcTransport;

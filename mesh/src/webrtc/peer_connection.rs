@@ -22,7 +22,7 @@ use sctp_proto::{
     TransportConfig,
 };
 
-use crate::{
+use crate::webrtc::{
     certificate::Certificate,
     dcep,
     error::ConnectionError,
@@ -304,7 +304,7 @@ impl PeerConnection {
         if stream.buffered_amount().map_err(sctp_error)? >= CHANNEL_SEND_BYTES {
             return Ok(WriteResult::Full);
         }
-        let message = &bytes[..bytes.len().min(SENT_MESSAGE_BYTES)];
+        let (message, _) = bytes.split_at(bytes.len().min(SENT_MESSAGE_BYTES));
         if stream.write_with_ppi(message, Protocol::Binary).is_err() {
             return Ok(WriteResult::Closed);
         }
