@@ -59,6 +59,7 @@ LAYERS = {
         "restore turn wait",
         "session_handle",
         "client",
+        "testkit",
     ],
 }
 

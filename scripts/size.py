@@ -11,7 +11,7 @@ Examples:
   scripts/size.py --long | head
 
 A line of Rust is code, a comment or blank. Lines of tests are those that names.py takes for tests, and items below
-`#[cfg(test)]`; all other numbers leave tests out. A crate that helps tests, as client/testkit, is code.
+`#[cfg(test)]`; all other numbers leave tests out. Code that helps tests, as client/src/testkit, is code.
 """
 
 import collections

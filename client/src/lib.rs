@@ -61,6 +61,8 @@ mod session_handle;
 mod stack_wipe;
 mod storage;
 mod sync;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 mod timeouts;
 mod turn;
 mod wait;

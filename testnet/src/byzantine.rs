@@ -11,6 +11,11 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use baton_client::system_clock;
+pub use baton_client::testkit::fake::{Act, AttemptKey, FakeNode, Lie};
+use baton_client::testkit::{
+    fake::{WordTokens, node_record},
+    store::Stores,
+};
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr, Networks};
 use baton_node::{
@@ -27,11 +32,6 @@ use baton_proto::{
     SignedBytes, SignedObject,
     ids::{ExchangeKeyId, NodeId},
     node_record::{ModelOffer, NodeLimits, NodeRecord},
-};
-pub use baton_testkit::fake::{Act, AttemptKey, FakeNode, Lie};
-use baton_testkit::{
-    fake::{WordTokens, node_record},
-    store::Stores,
 };
 use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_util::sync::CancellationToken;

@@ -3,7 +3,7 @@
 use baton_client::{RouteOptions, TokenReport, TurnEvent, TurnInput};
 use baton_proto::{ErrorCode, turn::Sampling};
 
-use baton_testkit::{GRACE, World, events_of, fake::Act, say, session};
+use baton_client::testkit::{GRACE, World, events_of, fake::Act, say, session};
 
 const SCHEMA: &str = r#"{"type":"object"}"#;
 /// The test nodes' answer to "hello" under a schema.

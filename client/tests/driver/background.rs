@@ -5,7 +5,7 @@ use std::time::Duration;
 use baton_client::{InlinePolicy, TurnInput};
 use baton_proto::store::StoreError;
 
-use baton_testkit::{GRACE, World, fake::Act, say, say_settled, session, store::down};
+use baton_client::testkit::{GRACE, World, fake::Act, say, say_settled, session, store::down};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_outage_of_the_store_ends_without_a_turn_or_a_restart() {

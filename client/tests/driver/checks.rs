@@ -3,6 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use baton_client::testkit::{
+    GRACE, World, events_of,
+    fake::{Act, FakeNode},
+    session,
+};
 use baton_client::{
     Client, ClientError, NodeExplanation, RouteOptions, TurnInput,
     choose::{Behind, Verdict},
@@ -11,11 +16,6 @@ use baton_proto::{
     check::{AnswerCheck, CheckVerdict},
     ids::{NodeId, SessionId},
     turn::Sampling,
-};
-use baton_testkit::{
-    GRACE, World, events_of,
-    fake::{Act, FakeNode},
-    session,
 };
 
 async fn client(world: &World) -> Client {

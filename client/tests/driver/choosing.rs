@@ -15,7 +15,7 @@ use baton_client::{
 };
 use baton_proto::{ErrorCode, ids::NodeId};
 
-use baton_testkit::{
+use baton_client::testkit::{
     GRACE, World,
     fake::{Act, FakeNode, now_ms},
     say, session,

@@ -9,7 +9,7 @@ use baton_client::{
 };
 use baton_proto::ErrorCode;
 
-use baton_testkit::{GRACE, World, fake::Act, session};
+use baton_client::testkit::{GRACE, World, fake::Act, session};
 
 const SECOND: i64 = 1000;
 const MINUTE: i64 = 60 * SECOND;

@@ -12,7 +12,7 @@ use std::{
 use baton_client::{Client, ClientError, NewSession};
 use baton_proto::ids::SessionId;
 
-use baton_testkit::{GRACE, World, say, session};
+use baton_client::testkit::{GRACE, World, say, session};
 
 fn files(home: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(home.join("sessions")).unwrap().map(|entry| entry.unwrap().path());

@@ -12,7 +12,7 @@ use baton_proto::{
     record::{Message, RecordKind, Role},
 };
 
-use baton_testkit::{
+use baton_client::testkit::{
     GRACE, World,
     device::{Device, apart, device_events, input, open, options},
     events_of,

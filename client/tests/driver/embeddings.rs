@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use baton_client::{Client, ClientError, RouteOptions, choose::NoChoice};
-use baton_proto::{ErrorCode, ids::NodeId};
-use baton_testkit::{
+use baton_client::testkit::{
     GRACE, World,
     embedder::{EMBEDDER, EmbedderAct, Script, client, start, vector},
     fake::{FakeNode, MODEL},
     say, session,
 };
+use baton_client::{Client, ClientError, RouteOptions, choose::NoChoice};
+use baton_proto::{ErrorCode, ids::NodeId};
 
 fn texts(count: usize) -> Vec<String> {
     (0..count).map(|number| "x".repeat(number + 1)).collect()

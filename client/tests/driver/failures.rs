@@ -5,7 +5,7 @@ use std::time::Duration;
 use baton_client::{ClientError, RouteOptions, TurnEvent, TurnInput};
 use baton_proto::{ErrorCode, node_record::StorageOffer, note::TurnNoteKind};
 
-use baton_testkit::{GRACE, World, events_of, fake::Act, resume, say, session};
+use baton_client::testkit::{GRACE, World, events_of, fake::Act, resume, say, session};
 
 /// Codes with which attempts failed.
 fn codes(events: &[TurnEvent]) -> Vec<Option<ErrorCode>> {
@@ -91,7 +91,7 @@ async fn of_two_links_for_one_turn_the_first_stands_and_their_author_is_avoided(
     let explained = client.explain(None, &RouteOptions::default()).await.unwrap();
     let liar = explained.iter().find(|row| row.node == world.nodes[0].id()).unwrap();
     assert_eq!(liar.last_fault, Some("equivocated"));
-    assert!(liar.evidence.lied_until_ms > baton_testkit::fake::now_ms() + 29 * 24 * 3_600_000);
+    assert!(liar.evidence.lied_until_ms > baton_client::testkit::fake::now_ms() + 29 * 24 * 3_600_000);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,7 +8,7 @@ use baton_proto::{
     turn::Payload,
 };
 
-use baton_testkit::{
+use baton_client::testkit::{
     GRACE, World,
     gate::{Gate, with_indexes},
     say, say_settled, session,

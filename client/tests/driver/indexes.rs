@@ -6,7 +6,7 @@ use baton_client::{Client, ClientError, HeadStatus, IndexAnswer, IndexStatus, Tu
 use baton_proto::{ErrorCode, ids::SessionId, store::StoreError};
 use tempfile::TempDir;
 
-use baton_testkit::{
+use baton_client::testkit::{
     GRACE, World, close, free,
     gate::{Gate, with_indexes},
     say, say_settled, session,

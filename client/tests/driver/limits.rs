@@ -13,7 +13,7 @@ use baton_keys::SecretSigningKey;
 use baton_mesh::{Mesh, MeshConfig};
 use baton_proto::ErrorCode;
 
-use baton_testkit::{
+use baton_client::testkit::{
     GRACE, World, events_of,
     fake::{Act, now_ms},
     resume, say, session,

@@ -14,7 +14,7 @@ use baton_proto::{
     wire::ClientFrame,
 };
 
-use baton_testkit::{
+use baton_client::testkit::{
     GRACE, World,
     fake::{Act, FakeNode, SeenFrame},
     resume, say_settled, session,

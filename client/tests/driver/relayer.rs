@@ -1,14 +1,14 @@
 //! A turn in sealed mode: through a relayer that adds memory and forwards ciphertext that it cannot read.
 
-use baton_client::{AccountKey, MemoryHint, RouteOptions, TurnEvent, TurnInput};
-use baton_keys::owner::sui_address;
-use baton_proto::{ErrorCode, ids::SuiAddress};
-use baton_testkit::{
+use baton_client::testkit::{
     GRACE, World, events_of,
     fake::Act,
     relayer::{FakeRelayer, Trick, items},
     session,
 };
+use baton_client::{AccountKey, MemoryHint, RouteOptions, TurnEvent, TurnInput};
+use baton_keys::owner::sui_address;
+use baton_proto::{ErrorCode, ids::SuiAddress};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_comes_through_a_relayer_and_is_checked_against_the_receipt() {
@@ -87,7 +87,7 @@ async fn a_hint_is_for_its_own_attempt_and_carries_only_the_words_chosen_for_it(
     let hint =
         MemoryHint { project: Some("boats".to_owned()), ..MemoryHint::new(account.clone(), "harbour") };
     // The first attempt fails at the node, so that there are two.
-    world.nodes[0].script([baton_testkit::fake::Act::Truncate]);
+    world.nodes[0].script([baton_client::testkit::fake::Act::Truncate]);
     let input = TurnInput::user("the prompt")
         .with_route(|route| (route.relayer, route.hint) = (Some(relayer.named()), Some(hint)));
     let (result, _) = events_of(&client, session, input).await;

@@ -11,7 +11,7 @@ use std::{
 use baton_client::{BlobLifetime, Client, ClientError, DEFAULT_EPOCH};
 use baton_proto::{ids::SessionId, node_record::StorageOffer, store::StoreError, turn::StoragePolicy};
 
-use baton_testkit::{GRACE, World, close, fake::Act, say, session};
+use baton_client::testkit::{GRACE, World, close, fake::Act, say, session};
 
 /// A client whose clock can be moved ahead.
 struct Ahead {

@@ -12,7 +12,7 @@ use baton_client::{Client, ClientError, DeviceEvent, HeadStatus, RouteOptions, S
 use baton_proto::{ids::SessionId, receipt::EngineKind, store::StoreError};
 use tempfile::TempDir;
 
-use baton_testkit::{
+use baton_client::testkit::{
     GRACE, World, close,
     device::{device_events, input, open, options},
     events_of,
@@ -353,7 +353,7 @@ async fn a_report_that_the_store_does_not_confirm_yet_is_no_lie() {
     let (world, client) = World::with_client(1).await;
     let id = session(&client).await;
     // The store is away when the client looks.
-    world.store.fail_exists([baton_testkit::store::down()]);
+    world.store.fail_exists([baton_client::testkit::store::down()]);
     say_settled(&client, id, "one").await;
     assert!(is_stored(&world, &client, id).await);
     assert_eq!(world.store.puts(), 1, "the node's own PUT");
@@ -401,7 +401,7 @@ async fn renewal_and_first_use_after_an_epoch_restore_a_blob_that_went_missing()
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_verification_finds_in_the_store_is_stored_from_then_on() {
     let world = World::new(1).await;
-    world.nodes[0].script([baton_testkit::fake::Act::NeverStore]);
+    world.nodes[0].script([baton_client::testkit::fake::Act::NeverStore]);
     let client = world.client_with(|config| config.timeouts.author_stores = Duration::from_secs(3600)).await;
     let id = session(&client).await;
     say(&client, id, "one").await;

@@ -8,7 +8,7 @@ use baton_proto::ErrorCode;
 use baton_walrus_client::ShardCount;
 use zeroize::Zeroizing;
 
-use baton_testkit::{GRACE, World, fake::Act, say, session, store::MemoryStore};
+use baton_client::testkit::{GRACE, World, fake::Act, say, session, store::MemoryStore};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_client_stores_what_its_author_does_not() {

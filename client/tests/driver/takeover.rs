@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use baton_client::{Client, TurnEvent, TurnInput};
 use baton_proto::ErrorCode;
 
-use baton_testkit::{
+use baton_client::testkit::{
     GRACE, World, events_of,
     fake::{Act, QUEUE},
     session,
@@ -113,7 +113,7 @@ async fn a_node_that_admits_and_sends_nothing_is_replaced_and_its_attempt_aborte
         );
         assert!(begun.elapsed() < GRACE, "{act:?}: {:?}", begun.elapsed());
         client.shutdown(GRACE).await;
-        let seen = |look: fn(&mut baton_testkit::fake::NodeLog) -> usize| {
+        let seen = |look: fn(&mut baton_client::testkit::fake::NodeLog) -> usize| {
             world.nodes.iter().map(|node| node.seen(look)).sum::<usize>()
         };
         assert_eq!(seen(|seen| seen.statuses), 2, "{act:?}: both were asked what became of it");
@@ -206,7 +206,7 @@ async fn an_author_whose_connection_is_closed_is_not_asked_before_another_goes_o
     let dying = async {
         let hung = world.nodes.iter().map(|node| Box::pin(node.hangs()));
         let (_, first, _) = futures::future::select_all(hung).await;
-        world.nodes.iter().for_each(baton_testkit::fake::FakeNode::clear_script);
+        world.nodes.iter().for_each(baton_client::testkit::fake::FakeNode::clear_script);
         world.nodes[first].stop().await;
         first
     };
@@ -271,7 +271,7 @@ async fn a_node_without_a_connection_is_the_last_to_continue_an_answer() {
         let handle = client.session(session);
         let turn = handle.turn(TurnInput::user("hello"), |event| {
             if matches!(event, TurnEvent::AttemptFailed { code: Some(_), .. }) {
-                living.iter().for_each(baton_testkit::fake::FakeNode::clear_script);
+                living.iter().for_each(baton_client::testkit::fake::FakeNode::clear_script);
             }
             events.push(event);
         });

@@ -3,7 +3,7 @@
 use baton_client::{InlinePolicy, NewSession, Omissions, TurnEvent, TurnInput};
 use baton_proto::{receipt::EngineKind, record::RecordKind};
 
-use baton_testkit::{GRACE, World, close, events_of, fake::FakeNode, say, session};
+use baton_client::testkit::{GRACE, World, close, events_of, fake::FakeNode, say, session};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_node_continues_what_another_began_over_segments_and_restarts() {

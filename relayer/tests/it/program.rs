@@ -6,8 +6,8 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use baton_client::testkit::fake::now_ms;
 use baton_keys::account::AccountKey;
-use baton_testkit::fake::now_ms;
 use reqwest::StatusCode;
 use serde_json::Value;
 

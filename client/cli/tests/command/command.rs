@@ -13,7 +13,7 @@ use baton_walrus_store::{EmbeddedConfig, EmbeddedStore, HeadIdentity};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use baton_testkit::{
+use baton_client::testkit::{
     fake::{Act, FakeNode},
     store::Stores,
 };

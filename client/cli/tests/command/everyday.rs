@@ -8,8 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use baton_client::testkit::fake::Act;
 use baton_proto::ErrorCode;
-use baton_testkit::fake::Act;
 
 use crate::command::{Fixture, code, ends, err, last, out, program, run_in, says, shows};
 

@@ -5,7 +5,7 @@ use std::fs;
 
 use baton_proto::ErrorCode;
 
-use baton_testkit::fake::Act;
+use baton_client::testkit::fake::Act;
 
 use crate::command::{Fixture, code, err, last, out, says, shows};
 

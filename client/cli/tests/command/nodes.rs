@@ -1,7 +1,7 @@
 //! `baton nodes` and `baton receipts`: the reasons for a choice, and the content of receipts.
 
+use baton_client::testkit::fake::{Act, FakeNode};
 use baton_proto::receipt::EngineKind;
-use baton_testkit::fake::{Act, FakeNode};
 use serde_json::Value;
 
 use crate::command::{Fixture, code, err, last, out, says, shows};

@@ -5,7 +5,7 @@ use std::{
     process::{Child, Stdio},
 };
 
-use baton_testkit::{
+use baton_client::testkit::{
     fake::Act,
     relayer::{FakeRelayer, Trick},
 };

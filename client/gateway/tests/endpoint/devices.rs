@@ -1,7 +1,7 @@
 //! A session that another device also writes, through the endpoint.
 
 use baton_client::TurnInput;
-use baton_testkit::{GRACE, World, device::apart, say};
+use baton_client::testkit::{GRACE, World, device::apart, say};
 use serde_json::Value;
 
 use crate::serve::{Endpoint, said, sent};

@@ -1,11 +1,11 @@
 //! Embeddings through the endpoint.
 
-use baton_proto::ErrorCode;
-use baton_testkit::{
+use baton_client::testkit::{
     World,
     embedder::{EMBEDDER, EmbedderAct, Script, client, start, vector},
     fake::MODEL,
 };
+use baton_proto::ErrorCode;
 use serde_json::json;
 
 use crate::serve::Endpoint;

@@ -11,7 +11,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use baton_testkit::{
+use baton_client::testkit::{
     World,
     fake::{Act, MODEL},
     relayer::{FakeRelayer, Trick},

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use baton_client::{AccountKey, TurnInput};
-use baton_gateway::{KeyListFile, NamedKey, read_usage};
-use baton_proto::ErrorCode;
-use baton_testkit::{
+use baton_client::testkit::{
     World,
     fake::{Act, MODEL},
     relayer::{FakeRelayer, Trick},
 };
+use baton_client::{AccountKey, TurnInput};
+use baton_gateway::{KeyListFile, NamedKey, read_usage};
+use baton_proto::ErrorCode;
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -366,7 +366,7 @@ async fn however_a_request_ends_its_node_s_tokens_are_counted() {
                 };
                 tokio::select! {
                     _ = asked => panic!("nothing is answered"),
-                    saved = tokio::time::timeout(baton_testkit::GRACE, saved) => saved.unwrap(),
+                    saved = tokio::time::timeout(baton_client::testkit::GRACE, saved) => saved.unwrap(),
                 }
                 assert_eq!(counted(&world, "anna"), (1, most), "{act:?}, {reader:?}");
             }
@@ -400,7 +400,7 @@ async fn requests_without_their_bodies_are_counted_and_keep_nobody_waiting() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(baton_testkit::GRACE, all_came).await.expect("each is counted as it comes");
+    tokio::time::timeout(baton_client::testkit::GRACE, all_came).await.expect("each is counted as it comes");
     let (status, refused) = sent(anna.chat(&asked(&question))).await;
     assert_eq!(status, 429);
     let message = refused["error"]["message"].as_str().unwrap();

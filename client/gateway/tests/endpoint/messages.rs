@@ -1,7 +1,7 @@
 //! Anthropic's Messages API over sessions.
 
+use baton_client::testkit::fake::Act;
 use baton_proto::ErrorCode;
-use baton_testkit::fake::Act;
 use reqwest::Method;
 use serde_json::{Value, json};
 

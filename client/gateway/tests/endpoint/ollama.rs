@@ -1,7 +1,7 @@
 //! Ollama's API over sessions.
 
+use baton_client::testkit::fake::{Act, MODEL};
 use baton_proto::ErrorCode;
-use baton_testkit::fake::{Act, MODEL};
 use reqwest::Method;
 use serde_json::{Value, json};
 

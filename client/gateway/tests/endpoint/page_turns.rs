@@ -1,7 +1,7 @@
 //! Turns of the chat page: they go on without a tab, and each tab follows them.
 
+use baton_client::testkit::{World, fake::Act};
 use baton_proto::ErrorCode;
-use baton_testkit::{World, fake::Act};
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 

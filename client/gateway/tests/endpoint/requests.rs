@@ -1,10 +1,10 @@
 //! Requests as programs send them, alike over all APIs: settings, histories, and empty results of tools.
 
-use baton_proto::ErrorCode;
-use baton_testkit::{
+use baton_client::testkit::{
     World,
     fake::{Act, MODEL},
 };
+use baton_proto::ErrorCode;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! OpenAI's Responses API over sessions.
 
+use baton_client::testkit::fake::Act;
 use baton_proto::ErrorCode;
-use baton_testkit::fake::Act;
 use reqwest::Method;
 use serde_json::{Value, json};
 

@@ -17,7 +17,7 @@ use tokio::{
 };
 use zeroize::Zeroizing;
 
-use baton_testkit::{
+use baton_client::testkit::{
     GRACE, World,
     fake::{Act, MODEL},
 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_testkit::World;
+use baton_client::testkit::World;
 use reqwest::Method;
 use serde_json::{Value, json};
 

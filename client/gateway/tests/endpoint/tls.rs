@@ -3,8 +3,8 @@
 use std::{net::SocketAddr, path::Path, time::Duration};
 
 use baton_client::TurnInput;
+use baton_client::testkit::{GRACE, World, fake::MODEL};
 use baton_gateway::{Gateway, GatewayConfig, TlsIdentity};
-use baton_testkit::{GRACE, World, fake::MODEL};
 use reqwest::Certificate;
 use serde_json::{Value, json};
 use tokio::{

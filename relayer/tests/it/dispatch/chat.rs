@@ -7,7 +7,7 @@ use baton_memory::{api::RecallMode, model::MemoryScope};
 use baton_proto::ErrorCode;
 use baton_relayer::chat::{ChatAnswer, ChatError, ChatEvent, ChatRequest, EarlierTurn};
 
-use baton_testkit::fake::Act;
+use baton_client::testkit::fake::Act;
 
 use super::world::{World, contains, files, hello, logs, memory_at, next};
 

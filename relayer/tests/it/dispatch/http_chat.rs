@@ -8,7 +8,7 @@ use reqwest::{Method, Response};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use baton_testkit::fake::Act;
+use baton_client::testkit::fake::Act;
 
 use crate::http::harness;
 

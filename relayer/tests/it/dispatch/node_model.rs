@@ -12,7 +12,7 @@ use baton_memory::{
 use baton_relayer::NodeModel;
 use baton_walrus_client::ShardCount;
 
-use baton_testkit::fake::{Act, FakeNode, MODEL};
+use baton_client::testkit::fake::{Act, FakeNode, MODEL};
 
 use super::world::{PlainRelayer, World, contains, files, parts_at};
 

@@ -18,7 +18,7 @@ use reqwest::StatusCode;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::json;
 
-use baton_testkit::{fake::FakeNode, store::Stores};
+use baton_client::testkit::{fake::FakeNode, store::Stores};
 
 use crate::program::Program;
 

@@ -16,7 +16,7 @@ use baton_proto::{
 use baton_relayer::{SealedLimits, delegation::registry::Registry};
 use tokio::time::Instant;
 
-use baton_testkit::fake::now_ms;
+use baton_client::testkit::fake::now_ms;
 
 use super::world::{SealedRelayer, World, contains, files, logs};
 

@@ -38,7 +38,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::http::harness::GatedEmbedder;
-use baton_testkit::{
+use baton_client::testkit::{
     fake::{FakeNode, now_ms},
     store::MemoryStore,
 };

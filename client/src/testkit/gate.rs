@@ -9,7 +9,6 @@ use std::{
     },
 };
 
-use baton_client::{ClientConfig, NamedIndex};
 use baton_proto::{
     ids::HeadIndexKey,
     store::{HeadIndex, StoreFuture},
@@ -18,7 +17,8 @@ use parking_lot::Mutex;
 
 use tokio::sync::watch;
 
-use crate::store::{MemoryStore, down};
+use super::store::{MemoryStore, down};
+use crate::{ClientConfig, NamedIndex};
 
 enum GateMode {
     Open,

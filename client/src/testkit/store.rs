@@ -5,7 +5,6 @@ use std::{
     sync::Arc,
 };
 
-use baton_client::Clock;
 use baton_proto::{
     SignedObject,
     head::HeadRecord,
@@ -15,6 +14,8 @@ use baton_proto::{
 use baton_walrus_client::{ShardCount, blob_id};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
+
+use crate::Clock;
 
 #[derive(Default)]
 struct StoreContents {

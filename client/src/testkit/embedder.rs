@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use baton_client::Client;
 use baton_proto::{ids::ModelId, node_record::ModelOffer, receipt::EngineKind};
 
-use crate::{
+use super::{
     World,
     fake::FakeNode,
     store::{MemoryStore, Stores},
 };
+use crate::Client;
 
-pub use crate::fake::embed::{EmbedderAct, Script, vector};
+pub use super::fake::embed::{EmbedderAct, Script, vector};
 
 pub const EMBEDDER: &str = "tiny-embedder";
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use baton_client::Relayer;
 use baton_keys::{SecretSigningKey, exchange::EphemeralSecret};
 use baton_mesh::{MeshHandle, TurnStream};
 use baton_proto::{
@@ -17,7 +16,8 @@ use baton_proto::{
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
-use crate::fake::{FakeNode, any_port, now_ms, spawn_peer};
+use super::fake::{FakeNode, any_port, now_ms, spawn_peer};
+use crate::{Multiaddr, Relayer};
 
 pub fn items() -> Vec<MemoryItem> {
     let item = |text: &str| MemoryItem { text: text.to_owned(), source: "notes".to_owned(), time_ms: 1 };
@@ -62,7 +62,7 @@ impl FakeRelayer {
 async fn relay(
     signing: SecretSigningKey,
     mesh: MeshHandle,
-    addrs: Vec<baton_client::Multiaddr>,
+    addrs: Vec<Multiaddr>,
     mut client: TurnStream,
     trick: Trick,
     hints: Hints,
@@ -113,7 +113,7 @@ async fn relay(
 }
 
 /// The current exchange key of a node, by its record.
-async fn key_of(mesh: &MeshHandle, addrs: &[baton_client::Multiaddr], node: NodeId) -> ExchangeKey {
+async fn key_of(mesh: &MeshHandle, addrs: &[Multiaddr], node: NodeId) -> ExchangeKey {
     let deadline = Instant::now() + Duration::from_secs(5);
     let mut stream = mesh.open(node, addrs, deadline).await.unwrap();
     stream.send(&codec::encode(&ClientFrame::NodeRecord)).await.unwrap();

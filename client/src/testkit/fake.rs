@@ -14,7 +14,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use baton_client::Multiaddr;
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{EMBED_PROTOCOL, Mesh, MeshConfig, MeshHandle, Networks, TurnStream};
 use baton_proto::{
@@ -31,7 +30,8 @@ use baton_proto::{
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::store::Stores;
+use super::store::Stores;
+use crate::{Multiaddr, system_clock};
 
 pub use act::Act;
 
@@ -154,7 +154,7 @@ pub const MODEL: &str = "parrot";
 pub const QUEUE: Duration = Duration::from_millis(900);
 
 pub fn now_ms() -> u64 {
-    baton_client::system_clock()()
+    system_clock()()
 }
 
 impl FakeNode {

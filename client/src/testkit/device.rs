@@ -2,15 +2,15 @@
 
 use std::{path::Path, sync::Arc};
 
-use baton_client::{Client, DeviceEvent, ReconcileReport, RouteOptions, SessionRoot, TurnEvent, TurnInput};
 use baton_proto::ids::{AuthHash, LinkHash, SessionId};
 use tempfile::TempDir;
 
-use crate::{
+use super::{
     GRACE, World, free,
     gate::{Gate, with_indexes},
     say_settled, session,
 };
+use crate::{Client, DeviceEvent, ReconcileReport, RouteOptions, SessionRoot, TurnEvent, TurnInput};
 
 /// A device: its home, and its access to the head index.
 pub struct Device {

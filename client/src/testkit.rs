@@ -1,7 +1,7 @@
 //! Test doubles of a client's peers: scripted nodes, stores, relayers and head indexes.
 //!
 //! The doubles speak the real protocol over a real mesh, and misbehave on request. Only tests and the test network
-//! depend on this crate.
+//! use this module, by the feature `testkit`.
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 #![expect(missing_docs, reason = "the names of a test's helpers and their fields say it")]
 
@@ -14,12 +14,14 @@ pub mod store;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use baton_client::{Client, ClientConfig, NewSession, RouteOptions, TurnEvent, TurnInput, TurnOutcome};
 use baton_proto::{ids::SessionId, receipt::EngineKind};
 use baton_walrus_client::ShardCount;
 use tempfile::TempDir;
 
-use crate::{fake::FakeNode, store::MemoryStore};
+use crate::{
+    Client, ClientConfig, ClientError, NewSession, RouteOptions, TurnEvent, TurnInput, TurnOutcome,
+    testkit::{fake::FakeNode, store::MemoryStore},
+};
 
 /// Grace for background work at a shutdown: the work ends by itself, so this is only a bound.
 pub const GRACE: Duration = Duration::from_secs(30);
@@ -101,7 +103,7 @@ pub async fn free(client: &Client) {
     let sessions = client.session_ids().await.unwrap();
     let freed = async {
         for id in sessions {
-            while matches!(client.session(id).info().await, Err(baton_client::ClientError::InUse(_))) {
+            while matches!(client.session(id).info().await, Err(ClientError::InUse(_))) {
                 tokio::task::yield_now().await;
             }
         }
@@ -139,7 +141,7 @@ pub async fn events_of(
     client: &Client,
     session: SessionId,
     input: TurnInput,
-) -> (Result<TurnOutcome, baton_client::ClientError>, Vec<TurnEvent>) {
+) -> (Result<TurnOutcome, ClientError>, Vec<TurnEvent>) {
     let mut events = Vec::new();
     let result = client.session(session).turn(input, |event| events.push(event)).await;
     (result, events)
