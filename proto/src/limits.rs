@@ -1,5 +1,15 @@
 //! Every limit of the protocol with its reason. Both sides check them; `docs/PROTOCOL.md` repeats the table.
 
+macro_rules! limits {
+    ($($(#[$doc:meta])* pub const $name:ident: $type:ty = $value:expr;)*) => {
+        $($(#[$doc])* pub const $name: $type = $value;)*
+
+        /// All of them by name.
+        pub const ALL_LIMITS: &[(&str, u64)] = &[$((stringify!($name), $name as u64)),*];
+    };
+}
+
+limits! {
 /// Version of the session chain and of every signed object without a version of its own.
 pub const VERSION: u8 = 1;
 /// Version of node records: 3 has hybrid exchange keys.
@@ -172,3 +182,4 @@ pub const MAX_EMBED_ANSWER_BYTES: usize = MAX_EMBED_REPLY_BYTES + 2 * PAYLOAD_BL
 pub const PROGRESS_TOKENS: u32 = 32;
 /// Time for which only the author of a turn stores its blob.
 pub const AUTHOR_STORES_ALONE_MS: u64 = 60_000;
+}

@@ -1,15 +1,15 @@
 //! `docs/PROTOCOL.md` and `docs/EXTENSIONS.md` agree with the code: this test compares the whole lists of contexts and
 //! labels, and the whole tables of sizes, errors and limits, with the code.
 
-use std::{collections::BTreeMap, iter::Peekable, str::SplitWhitespace};
+use std::collections::BTreeMap;
 
 use baton_keys::contexts::{ALL_CONTEXTS, ALL_LABELS};
 use baton_proto::{
     ErrorCode, Retry, codec,
     ids::{Commitment, LinkHash, NodeId, PublicKey, SessionId},
     limits::{
-        HEAD_PERIOD_MS, MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_HEAD_LIFETIME_MS, MAX_HEAD_PERIODS,
-        MAX_NODE_FRAME_BYTES, MAX_READ_BLOBS, MAX_READ_RECORDS, MODEL_MANIFEST_VERSION, PAYLOAD_VERSION,
+        ALL_LIMITS, HEAD_PERIOD_MS, MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_HEAD_LIFETIME_MS,
+        MAX_HEAD_PERIODS, MAX_READ_BLOBS, MAX_READ_RECORDS, MODEL_MANIFEST_VERSION, PAYLOAD_VERSION,
         SEGMENT_BYTES, SEGMENT_TURNS,
     },
     link::BranchPoint,
@@ -148,65 +148,10 @@ fn the_versions_of_the_object_tables_are_the_code() {
     assert_eq!(found, expected);
 }
 
-/// The constants of `limits.rs` by name, each with its expression.
-fn limits() -> BTreeMap<&'static str, String> {
-    let declared = include_str!("../../src/limits.rs").split("pub const ").skip(1);
-    let named = declared.map(|text| {
-        let (name, rest) = text.split_once(':').unwrap();
-        let (_, expression) = rest.split_once(';').unwrap().0.split_once('=').unwrap();
-        let spaced = expression.replace("as usize", "").replace('(', " ( ").replace(')', " ) ");
-        (name, spaced)
-    });
-    named.collect()
-}
-
-type Words<'a> = Peekable<SplitWhitespace<'a>>;
-
-/// The value of an expression of sums, products, brackets, numbers and names.
-fn sum(words: &mut Words<'_>) -> u64 {
-    let mut total = product(words);
-    while words.next_if_eq(&"+").is_some() {
-        total += product(words);
-    }
-    total
-}
-
-fn product(words: &mut Words<'_>) -> u64 {
-    let mut product = factor(words);
-    while words.next_if_eq(&"*").is_some() {
-        product *= factor(words);
-    }
-    product
-}
-
-fn factor(words: &mut Words<'_>) -> u64 {
-    match words.next().unwrap() {
-        "(" => {
-            let inner = sum(words);
-            assert_eq!(words.next(), Some(")"));
-            inner
-        }
-        number if number.starts_with(|first: char| first.is_ascii_digit()) => {
-            number.replace('_', "").parse().unwrap()
-        }
-        name => limit(name),
-    }
-}
-
-fn limit(name: &str) -> u64 {
-    let limits = limits();
-    let mut words = limits[name].split_whitespace().peekable();
-    let value = sum(&mut words);
-    assert_eq!(words.next(), None, "{name}");
-    value
-}
-
 #[test]
 fn the_limits_are_the_code() {
-    assert_eq!(limit("MAX_NODE_FRAME_BYTES"), MAX_NODE_FRAME_BYTES as u64);
-    let limits = limits();
-    let expected: BTreeMap<String, String> =
-        limits.keys().map(|name| ((*name).to_owned(), limit(name).to_string())).collect();
+    let expected: BTreeMap<_, _> =
+        ALL_LIMITS.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect();
     let rows = table("limits");
     let found: BTreeMap<_, _> = rows.iter().map(|row| (row[0].clone(), row[1].clone())).collect();
     assert_eq!((found.len(), found), (rows.len(), expected));
@@ -301,6 +246,25 @@ fn figures_in_the_text_are_the_code() {
         format!("at most {MAX_HEAD_PERIODS} places"),
     ] {
         assert!(PAGE.contains(&text), "{text}");
+    }
+    let engine = include_str!("../../../node/engine/src/lib.rs");
+    let (_, revision) = engine.split_once("ENGINE_REVISION: u32 = ").unwrap();
+    let revision = revision.split(';').next().unwrap();
+    assert!(PAGE.contains(&format!("`engine_revision` is {revision}")), "the engine's revision");
+    // Names in the code of crates above this one.
+    for (name, code) in [
+        ("/baton/kad/1", include_str!("../../../mesh/src/behaviour.rs")),
+        ("/baton/gossip", include_str!("../../../mesh/src/gossip.rs")),
+        ("/baton/nodes/1", include_str!("../../../mesh/src/gossip.rs")),
+    ] {
+        assert!(PAGE.contains(&format!("`{name}`")) && code.contains(&format!("{name:?}")), "{name}");
+    }
+    // A label stands beside the object that it signs, or beside the words for it.
+    for (_, label) in ALL_LABELS {
+        let name = label.as_str().trim_start_matches("baton/v1/");
+        let is_explained =
+            PAGE.contains(&format!("label `{name}`")) || PAGE.contains(&format!("`{name}` signs "));
+        assert!(is_explained, "label {name}");
     }
     assert_eq!((SEGMENT_BYTES, SEGMENT_TURNS, MAX_READ_BLOBS, MAX_READ_RECORDS), (262_144, 16, 9, 144));
     assert_eq!((MAX_CLOCK_SKEW_MS, MAX_AUTH_LIFETIME_MS), (30_000, 120_000));
