@@ -29,7 +29,7 @@ use baton_proto::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::harness::{CompletedTurn, Session};
+use crate::harness::{CompletedTurn, RequestedTurn, Session};
 
 use super::{
     counting, fields, head_of,
@@ -262,39 +262,34 @@ pub(crate) fn quota_proof(made: &Session) -> SignedObject<QuotaProof> {
 
 /// Every object, signed and unsigned.
 pub(crate) fn object_vectors(made: &Session) -> Value {
-    let with_memory = turn(made, 5);
-    let resumed = turn(made, 7);
-    let mut objects = Vec::new();
-    for seq in [0, 1, 7, 16] {
-        let turn = turn(made, seq);
-        objects.push(signed("Link", &turn.accepted.link, Some(turn.accepted.link.link_hash().to_string())));
-        objects.push(signed(
-            "TurnAuth",
-            &turn.requested.auth,
-            Some(turn.requested.auth.auth_hash().to_string()),
-        ));
-    }
-    let receipt = |turn: &CompletedTurn| {
-        signed("Receipt", &turn.accepted.receipt, Some(turn.accepted.receipt.receipt_hash().to_string()))
+    let link = |seq| {
+        let link = &turn(made, seq).accepted.link;
+        signed("Link", link, Some(link.link_hash().to_string()))
     };
+    let auth = |seq| {
+        let auth = &turn(made, seq).requested.auth;
+        signed("TurnAuth", auth, Some(auth.auth_hash().to_string()))
+    };
+    let receipt = |seq| {
+        let receipt = &turn(made, seq).accepted.receipt;
+        signed("Receipt", receipt, Some(receipt.receipt_hash().to_string()))
+    };
+    let memory = turn(made, 5).requested.envelope.as_ref().expect("turn 5 has memory");
+    let mut objects: Vec<_> = [0, 1, 7, 16].into_iter().flat_map(|seq| [link(seq), auth(seq)]).collect();
     objects.extend([
-        signed(
-            "TurnAuth",
-            &with_memory.requested.auth,
-            Some(with_memory.requested.auth.auth_hash().to_string()),
-        ),
-        receipt(turn(made, 0)),
-        receipt(with_memory),
-        receipt(resumed),
-        receipt(turn(made, 18)),
+        auth(5),
+        receipt(0),
+        receipt(5),
+        receipt(7),
+        receipt(18),
         signed("ProgressNote", &progress(made), None),
-        signed("TurnNote", &session::ack(resumed), None),
+        signed("TurnNote", &session::ack(turn(made, 7)), None),
         signed("TurnNote", &abort(made), None),
         signed("TurnNote", &status(made), None),
         signed("ExportStatement", &export_statement(made), None),
         signed("HeadRecord", &head(made), Some(head(made).index_key().to_string())),
         signed("NodeRecord", &node_record(), None),
-        signed("MemEnvelope", with_memory.requested.envelope.as_ref().expect("turn 5 has memory"), None),
+        signed("MemEnvelope", memory, None),
         signed("RecallHint", &recall_hint(made), None),
         signed("QuotaProof", &quota_proof(made), None),
     ]);
@@ -306,14 +301,9 @@ pub(crate) fn object_vectors(made: &Session) -> Value {
             .seal(&turn.requested.record_key, &turn.accepted.link.record_identity())
             .expect("the fixture's record seals");
         let mut vector = plain("Record", record, Some(sealed.hash().to_string()));
-        if let Value::Object(map) = &mut vector {
-            map.insert("record_key".to_owned(), json!(hex::encode(turn.requested.record_key.expose())));
-            map.insert(
-                "identity".to_owned(),
-                json!(hex::encode(turn.accepted.link.record_identity().to_bytes())),
-            );
-            map.insert("sealed".to_owned(), json!(hex::encode(&sealed.0)));
-        }
+        vector["record_key"] = json!(hex::encode(turn.requested.record_key.expose()));
+        vector["identity"] = json!(hex::encode(turn.accepted.link.record_identity().to_bytes()));
+        vector["sealed"] = json!(hex::encode(&sealed.0));
         objects.push(vector);
     }
     for seq in [0, 1, 7, 9, 17] {
@@ -374,28 +364,17 @@ pub(crate) fn frame(name: &str, kind: &str, frame: &impl Serialize) -> Value {
 }
 
 fn client_frames(made: &Session) -> Vec<(&'static str, ClientFrame)> {
-    let with_memory = turn(made, 5);
-    let bare = TurnRequest {
-        auth: turn(made, 0).requested.auth.bytes().clone(),
-        payload: turn(made, 0).requested.sealed.clone(),
-        inline: Vec::new(),
-        memory: None,
+    let request = |seq| {
+        let RequestedTurn { auth, sealed, .. } = &turn(made, seq).requested;
+        let (auth, payload) = (auth.bytes().clone(), sealed.clone());
+        TurnRequest { auth, payload, inline: Vec::new(), memory: None }
     };
-    let full = TurnRequest {
-        auth: with_memory.requested.auth.bytes().clone(),
-        payload: with_memory.requested.sealed.clone(),
-        inline: vec![InlineBlob(counting::<64>(0).to_vec())],
-        memory: with_memory.requested.envelope.as_ref().map(|memory| memory.bytes().clone()),
-    };
-    let hinted = TurnRequest {
-        auth: with_memory.requested.auth.bytes().clone(),
-        payload: with_memory.requested.sealed.clone(),
-        inline: Vec::new(),
-        memory: None,
-    };
+    let memory = turn(made, 5).requested.envelope.as_ref().map(|memory| memory.bytes().clone());
+    let inline = vec![InlineBlob(counting::<64>(0).to_vec())];
+    let full = TurnRequest { inline, memory, ..request(5) };
     vec![
         ("Turn", ClientFrame::Turn(full)),
-        ("Relay", ClientFrame::Relay { request: bare, recall: None }),
+        ("Relay", ClientFrame::Relay { request: request(0), recall: None }),
         ("Note.Status", ClientFrame::Note(status(made).bytes().clone())),
         ("Note.Ack", ClientFrame::Note(session::ack(turn(made, 7)).bytes().clone())),
         ("Note.Abort", ClientFrame::Note(abort(made).bytes().clone())),
@@ -410,7 +389,7 @@ fn client_frames(made: &Session) -> Vec<(&'static str, ClientFrame)> {
         (
             "Relay.Recall",
             ClientFrame::Relay {
-                request: hinted,
+                request: request(5),
                 recall: Some(RelayRecall {
                     hint: recall_hint(made).bytes().clone(),
                     node_key: node_exchange(2).public_key(),

@@ -5,7 +5,7 @@
 
 mod boundaries;
 mod carrier;
-mod codecs;
+pub(crate) mod codecs;
 mod embed;
 mod fields;
 mod isolation;

@@ -26,19 +26,8 @@ const FORBIDDEN: &[&str] = &[
 
 fn dependencies(package: &str) -> Vec<String> {
     let output = Command::new(env!("CARGO"))
-        .args([
-            "tree",
-            "--locked",
-            "--offline",
-            "-p",
-            package,
-            "-e",
-            "normal",
-            "--prefix",
-            "none",
-            "-f",
-            "{lib}",
-        ])
+        .args("tree --locked --offline -e normal --prefix none -f {lib} -p".split(' '))
+        .arg(package)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .expect("cargo runs");

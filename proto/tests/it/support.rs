@@ -1,5 +1,4 @@
 //! Helpers of the tests.
 
 pub(crate) mod harness;
-pub(crate) mod objects;
 pub(crate) mod source;

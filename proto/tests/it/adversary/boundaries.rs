@@ -11,33 +11,20 @@ use baton_proto::{
     codec,
     commit::ChainPosition,
     ids::SessionId,
-    limits::{MAX_BLOB_BYTES, MAX_MESSAGE_BYTES, MAX_MESSAGES, SEGMENT_BYTES, SEGMENT_TURNS},
+    limits::{MAX_BLOB_BYTES, MAX_MESSAGE_BYTES, MAX_MESSAGES, SEGMENT_BYTES},
     link::{Genesis, Link},
     receipt::{Commitments, Receipt, commit_input, commit_output},
     record::{FinishReason, Message, Record, Role, SealedRecord},
-    segment::{Entry, SEGMENT_HEADER_LEN, Segment, is_closed},
+    segment::{Entry, Segment},
 };
 
-use crate::support::{
-    harness::{Script, Session, read_window},
-    objects::{RandomValue, SettableSigner},
-    source::Source,
+use crate::{
+    adversary::stored::TWENTY,
+    support::{
+        harness::{Script, Session, read_window},
+        source::Source,
+    },
 };
-
-#[test]
-fn a_segment_closes_at_the_sixteenth_turn_or_the_256th_kibibyte() {
-    for (turns, bytes, closed) in [
-        (15, 0, false),
-        (16, 0, true),
-        (17, 0, true),
-        (1, SEGMENT_BYTES - 1, false),
-        (1, SEGMENT_BYTES, true),
-        (1, SEGMENT_BYTES + 1, true),
-        (0, 0, false),
-    ] {
-        assert_eq!(is_closed(turns, bytes), closed, "{turns} turns, {bytes} bytes");
-    }
-}
 
 /// A signed chain of one segment, with records of these lengths (nothing opens their content).
 fn chain(lengths: &[usize]) -> (Segment, Genesis, ChainEnd) {
@@ -50,12 +37,11 @@ fn chain(lengths: &[usize]) -> (Segment, Genesis, ChainEnd) {
     let mut source = Source::new(1);
     for (index, length) in lengths.iter().enumerate() {
         let record = SealedRecord(source.vec(*length));
-        let mut link = Link::random(&mut source);
-        link.set_signer(&key);
-        (link.session_id, link.segment, link.seq) = (id, 0, index as u64);
+        let mut link = Link::clone(&TWENTY.session.done[9].accepted.link);
+        (link.author, link.session_id, link.seq) = (key.node_id(), id, index as u64);
         link.index = u8::try_from(index).unwrap();
         link.prev_link = end.link_hash;
-        link.prev_blob = (index > 0).then(|| RandomValue::random(&mut source));
+        link.prev_blob = link.prev_blob.filter(|_| index > 0);
         link.record_hash = record.hash();
         link.record_length = u32::try_from(*length).unwrap();
         let link = SignedObject::sign(link, &key);
@@ -83,28 +69,6 @@ fn a_turn_behind_a_full_segment_is_refused_to_the_byte() {
     }
 }
 
-#[test]
-fn a_seventeenth_turn_in_a_segment_is_refused() {
-    let (fifteen, ..) = chain(&[40; 15]);
-    assert!(!fifteen.is_closed());
-    let (sixteen, genesis, end) = chain(&[40; 16]);
-    assert!(sixteen.is_closed());
-    assert_eq!(verify_segment(&sixteen, &genesis, &end).unwrap().len(), SEGMENT_TURNS);
-    let (mut seventeen, genesis, end) = chain(&[40; 16]);
-    seventeen.entries.push(seventeen.entries[15].clone());
-    assert_eq!(verify_segment(&seventeen, &genesis, &end).unwrap_err(), ErrorCode::BadSequence);
-}
-
-#[test]
-fn the_encoded_length_is_known_without_encoding() {
-    assert_eq!(codec::encode(&Segment::empty(SessionId([1; 32]), 5)).len(), SEGMENT_HEADER_LEN);
-    let mut source = Source::new(4);
-    for _ in 0..200 {
-        let segment = Segment::random(&mut source);
-        assert_eq!(codec::encode(&segment).len(), segment.encoded_len());
-    }
-}
-
 /// Sessions across the turn boundary. The harness compares the client's rebuilt blob with the node's at every
 /// turn; this test checks the positions and that the windows read.
 #[test]
@@ -127,33 +91,6 @@ fn fifteen_sixteen_and_seventeen_turns_rebuild_and_read() {
             assert_eq!(got.unwrap_err(), ErrorCode::BadSequence, "{segment}, {index}");
         }
     }
-}
-
-/// Across the byte boundary, as near as record buckets allow. After seven turns of 32 KiB, records end just
-/// below 256 KiB, then just above.
-#[test]
-fn a_segment_of_large_turns_closes_by_its_bytes() {
-    let mut session = Session::new(12);
-    let text = |length: usize| Source::new(length as u64).text(length);
-    for _ in 0..7 {
-        session.turn(&Script::turn(text(30_000), "short"));
-    }
-    let mut last = 0;
-    for length in [15_000, 7_000, 1_500, 700] {
-        let done = session.turn(&Script::turn(text(length), "short"));
-        last = done.accepted.segment.encoded_len();
-        assert!(!done.accepted.segment.is_closed(), "{last} bytes");
-        assert_eq!(done.accepted.link.segment, 0);
-    }
-    // The smallest record and its link now cross the boundary, as near to it as possible on both sides.
-    let done = session.turn(&Script::turn("", ""));
-    let closed = done.accepted.segment.encoded_len();
-    let step = done.accepted.segment.entries.last().unwrap().encoded_len();
-    eprintln!("closed by bytes: {last}, then {closed}, by a smallest entry of {step}");
-    assert!(last < SEGMENT_BYTES && SEGMENT_BYTES - last < step && closed == last + step);
-    assert!(done.accepted.segment.is_closed() && done.accepted.segment.entries.len() < SEGMENT_TURNS);
-    let next = session.turn(&Script::turn("on", "and on"));
-    assert_eq!((next.accepted.link.segment, next.accepted.link.index), (1, 0));
 }
 
 #[test]

@@ -6,7 +6,6 @@ use baton_proto::{
     ErrorCode, Signable, SignedBytes, SignedObject,
     check::{AnswerCheck, CheckOrder, CheckVerdict},
     codec,
-    commit::check_receipt_of_link,
     head::HeadRecord,
     ids::{
         AuthHash, BlobDigest, BlobId, Commitment, GrantHash, LinkHash, ModelId, NodeId, PayloadHash,
@@ -37,8 +36,8 @@ fn other_key() -> SecretSigningKey {
     SecretSigningKey::from_seed(&[0x55; 32])
 }
 
-/// Every byte of the encoded object changed, under the old signature; another key's signature over the object;
-/// and the changes that a check before the signature finds, under both.
+/// Another key's signature over the object; and the changes that a check before the signature finds, under that one and the
+/// old one.
 pub(super) fn check_changes<T: Signable + Clone + PartialEq + std::fmt::Debug>(
     honest: &SignedObject<T>,
     changes: &[Change<T>],
@@ -55,14 +54,6 @@ pub(super) fn check_changes<T: Signable + Clone + PartialEq + std::fmt::Debug>(
     }
     let untouched = SignedObject::sign(T::clone(honest), &other_key()).bytes().clone();
     assert_eq!(SignedObject::<T>::verify(untouched).unwrap_err(), T::BAD_SIGNATURE);
-    let encoded = honest.encode();
-    for position in 0..encoded.len() {
-        for pattern in [0x01, 0x80] {
-            let mut changed = encoded.clone();
-            changed[position] ^= pattern;
-            assert!(SignedObject::<T>::verify_encoded(&changed).is_err(), "byte {position}");
-        }
-    }
 }
 
 const OTHER_BLOB: BlobRef = BlobRef { blob_id: BlobId([1; 32]), digest: BlobDigest([2; 32]), length: 3 };
@@ -79,8 +70,6 @@ fn an_authorisation_holds_in_every_field() {
     check_changes(
         &TWENTY.session.done[9].requested.auth,
         &[
-            ("version", |a| a.version = 2, UnsupportedVersion),
-            ("a later version", |a| a.version = 5, UnsupportedVersion),
             ("suite", |a| a.suite = 1, UnsupportedVersion),
             ("a later suite", |a| a.suite = 3, UnsupportedVersion),
             ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
@@ -359,23 +348,6 @@ fn a_link_is_accepted_with_a_time_near_its_order_and_the_clients_clock_only() {
     }
 }
 
-#[test]
-fn a_receipt_of_another_turn_does_not_fit_a_link() {
-    let done = &TWENTY.session.done;
-    for (turn, other) in [(9, 8), (9, 12), (0, 19)] {
-        let link = &done[turn].accepted.link;
-        let own = done[turn].committed.receipt.clone();
-        assert!(check_receipt_of_link(link, own).is_ok());
-        let foreign = done[other].committed.receipt.clone();
-        assert_eq!(check_receipt_of_link(link, foreign).unwrap_err(), ErrorCode::ReceiptMismatch);
-        let mut committed = done[turn].committed.clone();
-        committed.receipt = done[other].committed.receipt.clone();
-        let answer = &done[turn].script.answer;
-        let got = done[turn].requested.accept(&TWENTY.session.root, &committed, answer);
-        assert_eq!(got.unwrap_err(), ErrorCode::ReceiptMismatch);
-    }
-}
-
 /// The frame around link and receipt is unsigned and needs no signature.
 #[test]
 fn what_comes_beside_link_and_receipt_is_checked_too() {
@@ -428,7 +400,7 @@ fn accepted_of(note: &mut TurnNote) -> &mut Acknowledgement {
 
 #[test]
 fn what_a_client_says_afterwards_holds_in_every_field() {
-    use ErrorCode::{SessionIdMismatch, UnsupportedVersion};
+    use ErrorCode::SessionIdMismatch;
     let root = &TWENTY.session.root;
     let key = root.signing_key();
     let link = &TWENTY.session.done[9].accepted.link;
@@ -468,7 +440,6 @@ fn what_a_client_says_afterwards_holds_in_every_field() {
     check_changes(
         &SignedObject::sign(note, &key),
         &[
-            ("version", |n| n.version = 0, UnsupportedVersion),
             ("session_id", |n| n.session_id.0[0] ^= 1, SessionIdMismatch),
             ("session_key", |n| n.session_key = other_key().public_key(), SessionIdMismatch),
         ],
@@ -477,13 +448,12 @@ fn what_a_client_says_afterwards_holds_in_every_field() {
 
 #[test]
 fn a_head_record_holds_in_every_field() {
-    use ErrorCode::{Expired, PayloadRejected, UnsupportedVersion};
+    use ErrorCode::{Expired, PayloadRejected};
     let session = &TWENTY.session;
     let head = session.head(20);
     check_changes(
         &head,
         &[
-            ("version", |h| h.version = 1, UnsupportedVersion),
             ("a life too long", |h| h.expires_ms = h.issued_ms + MAX_HEAD_LIFETIME_MS + 1, Expired),
             ("a negative life", |h| h.expires_ms = h.issued_ms - 1, Expired),
         ],

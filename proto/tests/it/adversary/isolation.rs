@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use baton_keys::session::{BlobKey, RecordIdentity, RecordKey};
+use baton_keys::session::{BlobKey, RecordKey};
 use baton_proto::{
     segment::blob_salt,
     turn::{Payload, SealedPayload},
@@ -25,35 +25,17 @@ fn session() -> Session {
     session
 }
 
-/// The data of an attacker with the store and a grant: sealed records with their identities, and blobs.
-struct AttackerView {
-    records: Vec<(RecordIdentity, Vec<u8>)>,
-    blobs: Vec<(u64, Vec<u8>)>,
-}
-
-fn everything(session: &Session) -> AttackerView {
-    let record = |done: &CompletedTurn| {
-        let entry = done.accepted.segment.entries.last().expect("the turn's own entry");
-        (done.accepted.link.record_identity(), entry.record.0.clone())
-    };
-    let blob = |done: &CompletedTurn| (done.accepted.link.segment, done.accepted.blob.clone());
-    AttackerView {
-        records: session.done.iter().map(record).collect(),
-        blobs: session.done.iter().map(blob).collect(),
-    }
-}
-
 /// The records and blobs that a key opens, tried as the key of each.
-fn opened_by(key: &[u8; 32], session: &Session, sealed: &AttackerView, opened: &mut ReadableTurns) {
-    for (turn, (identity, bytes)) in sealed.records.iter().enumerate() {
-        if RecordKey::from_bytes(*key).open(identity, bytes).is_ok() {
+fn opened_by(key: &[u8; 32], session: &Session, opened: &mut ReadableTurns) {
+    let (record_key, blob_key) = (RecordKey::from_bytes(*key), BlobKey::from_bytes(*key));
+    for (turn, CompletedTurn { accepted, .. }) in session.done.iter().enumerate() {
+        let entry = accepted.segment.entries.last().expect("the turn's own entry");
+        if record_key.open(&accepted.link.record_identity(), &entry.record.0).is_ok() {
             opened.records.insert(turn);
         }
-    }
-    let id = session.root.session_id();
-    for (turn, (segment, blob)) in sealed.blobs.iter().enumerate() {
-        let salt = blob_salt(blob).expect("stored blobs have a salt");
-        if BlobKey::from_bytes(*key).open(&salt, &id, *segment, &blob[16..]).is_ok() {
+        let salt = blob_salt(&accepted.blob).expect("stored blobs have a salt");
+        let id = session.root.session_id();
+        if blob_key.open(&salt, &id, accepted.link.segment, &accepted.blob[16..]).is_ok() {
             opened.blobs.insert(turn);
         }
     }
@@ -102,11 +84,10 @@ fn granted(turn: usize) -> ReadableTurns {
 #[test]
 fn a_node_opens_its_window_and_its_turn_and_nothing_else() {
     let session = session();
-    let sealed = everything(&session);
     for turn in 0..TURNS {
         let mut opened = ReadableTurns::default();
         for key in held(&session, turn) {
-            opened_by(&key, &session, &sealed, &mut opened);
+            opened_by(&key, &session, &mut opened);
         }
         assert_eq!(opened, granted(turn), "turn {turn}");
     }
@@ -116,11 +97,10 @@ fn a_node_opens_its_window_and_its_turn_and_nothing_else() {
 #[test]
 fn colluding_nodes_open_the_union_of_their_windows() {
     let session = session();
-    let sealed = everything(&session);
     for (early, late) in [(3, 20), (8, 30), (17, 18)] {
         let mut opened = ReadableTurns::default();
         for key in held(&session, early).into_iter().chain(held(&session, late)) {
-            opened_by(&key, &session, &sealed, &mut opened);
+            opened_by(&key, &session, &mut opened);
         }
         let (mut union, other) = (granted(early), granted(late));
         union.records.extend(other.records);

@@ -1,4 +1,4 @@
-//! Memory envelopes, receipts' commitments, progress notes and resumed answers.
+//! Memory envelopes, receipts' commitments to memory, and resumed answers.
 
 use baton_keys::{
     SecretSigningKey,
@@ -11,7 +11,7 @@ use baton_proto::{
     ids::{Encapsulation, ExchangeKey, SuiAddress},
     limits::{MAX_HINT_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_PLACE_BYTES},
     memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
-    receipt::{ProgressNote, Receipt, commit_memory, running_hash_start, running_hash_step},
+    receipt::{Receipt, commit_memory},
     record::Record,
     turn::{Payload, SealedPayload, TurnAuth, resume_tokens_hash},
 };
@@ -47,7 +47,7 @@ fn flip(encapsulation: &mut Encapsulation) {
 
 #[test]
 fn an_envelope_opens_for_its_turn_its_node_and_its_relayer_only() {
-    use ErrorCode::{MemUnauthorized, UnsupportedVersion};
+    use ErrorCode::MemUnauthorized;
     let mut session = Session::of_short_turns(9, 2);
     let requested = session.ask(0, &with_memory());
     let honest = requested.envelope.as_ref().unwrap();
@@ -73,8 +73,7 @@ fn an_envelope_opens_for_its_turn_its_node_and_its_relayer_only() {
     assert_eq!(open(&requested, &session, 0, forged.unwrap().bytes()), Err(MemUnauthorized));
 
     // Every field, under the old signature and signed again by the relayer itself.
-    let cases: [Change<MemEnvelope>; 12] = [
-        ("version", |e| e.version = 1, UnsupportedVersion),
+    let cases: [Change<MemEnvelope>; 11] = [
         ("auth_hash", |e| e.auth_hash.0[0] ^= 1, MemUnauthorized),
         ("relayer", |e| e.relayer.0[0] ^= 1, MemUnauthorized),
         ("node", |e| e.node.0[0] ^= 1, MemUnauthorized),
@@ -103,13 +102,12 @@ fn an_envelope_opens_for_its_turn_its_node_and_its_relayer_only() {
         let bytes = SignedObject::sign(envelope, &session.relayer).bytes().clone();
         assert_eq!(open(&requested, &session, 0, &bytes), Err(code), "{field}, signed again");
     }
-    check_changes(honest, &[("version", |e| e.version = 1, UnsupportedVersion)]);
 }
 
 /// A hint is for one authorisation, signed by the key in it; any other use is refused.
 #[test]
 fn refuses_a_hint_on_another_turn_for_another_relayer_or_changed() {
-    use ErrorCode::{MemUnauthorized, UnsupportedVersion};
+    use ErrorCode::MemUnauthorized;
     let mut session = Session::new(2);
     let requested = session.ask(0, &with_memory());
     let account = SecretSigningKey::from_seed(&[0x44; 32]);
@@ -138,7 +136,6 @@ fn refuses_a_hint_on_another_turn_for_another_relayer_or_changed() {
     check_changes(
         &honest,
         &[
-            ("version", |h| h.version = 2, UnsupportedVersion),
             ("owner", |h| h.owner.0[0] ^= 1, MemUnauthorized),
             ("a long hint", |h| h.hint = "x".repeat(MAX_HINT_BYTES + 1), MemUnauthorized),
             ("a long project", |h| h.project = Some("x".repeat(MAX_PLACE_BYTES + 1)), MemUnauthorized),
@@ -250,57 +247,6 @@ fn the_receipt_commits_to_exactly_the_memory_used() {
         commit_memory(&requested.record_key, &requested.memory)
     );
     assert_eq!(commit_memory(&other, &[]), None);
-}
-
-/// The input commitment covers the whole frame of the turn, also text that is never stored.
-#[test]
-fn the_receipt_commits_to_the_system_text() {
-    let mut session = Session::of_short_turns(9, 1);
-    let script = Script::turn("hello", "hi");
-    let node = session.next_node();
-    let mut requested = session.ask(node, &script);
-    let served =
-        session.nodes[node].serve(&requested.frame(), &session.store, &script.answer, script.finish).unwrap();
-    let committed = served.committed();
-    assert!(requested.accept(&session.root, &committed, "hi").is_ok());
-    requested.payload.system[0].text.push('!');
-    let got = requested.accept(&session.root, &committed, "hi");
-    assert_eq!(got.unwrap_err(), ErrorCode::ReceiptMismatch);
-}
-
-#[test]
-fn a_progress_note_counts_for_its_tokens_and_turn_only() {
-    let session = Session::of_short_turns(9, 2);
-    let (first, second) = (&session.done[0].requested, &session.done[1].requested);
-    let run = |requested: &RequestedTurn, tokens: &[u32]| {
-        let start = running_hash_start(&requested.record_key, &requested.auth.auth_hash());
-        tokens.iter().fold(start, |hash, token| running_hash_step(&hash, *token))
-    };
-    let tokens: Vec<u32> = (0..32).collect();
-    let honest = run(first, &tokens);
-    assert_eq!(honest, run(first, &tokens));
-    assert_ne!(honest, run(second, &tokens), "another turn");
-    assert_ne!(honest, run(first, &tokens[..31]), "a token less");
-    for position in 0..32 {
-        let mut changed = tokens.clone();
-        changed[position] += 1;
-        assert_ne!(honest, run(first, &changed), "token {position}");
-    }
-    let mut swapped = tokens.clone();
-    swapped.swap(3, 4);
-    assert_ne!(honest, run(first, &swapped));
-
-    let node = &session.nodes[0].signing;
-    let note = ProgressNote {
-        version: 1,
-        node: node.node_id(),
-        auth_hash: first.auth.auth_hash(),
-        token_count: 32,
-        running_hash: honest,
-        time_ms: EPOCH_MS,
-    };
-    let note = SignedObject::sign(note, node);
-    check_changes(&note, &[("version", |n| n.version = 0, ErrorCode::UnsupportedVersion)]);
 }
 
 #[test]

@@ -76,25 +76,6 @@ fn refuses_every_changed_byte_of_every_stored_blob() {
 }
 
 #[test]
-fn refuses_every_truncation_and_extension() {
-    let twenty = &*TWENTY;
-    let done = &twenty.session.done[4];
-    let mut node = reader(&twenty.request_after(4).auth, &twenty.request_after(4).payload.grant);
-    let need = node.needs()[0];
-    let bytes = &done.accepted.blob;
-    let key = &done.requested.blob_key;
-    let id = done.accepted.link.session_id;
-    for length in sampled(bytes.len(), 300, 3) {
-        assert_eq!(node.provide(&need, &bytes[..length]), Err(ErrorCode::BlobHashMismatch));
-        let code = if length < 16 { ErrorCode::NonCanonical } else { ErrorCode::PayloadRejected };
-        assert_eq!(Segment::open(&bytes[..length], key, &id, 0), Err(code), "length {length}");
-    }
-    let longer = [&bytes[..], &[0]].concat();
-    assert_eq!(node.provide(&need, &longer), Err(ErrorCode::BlobHashMismatch));
-    assert_eq!(Segment::open(&longer, key, &id, 0), Err(ErrorCode::PayloadRejected));
-}
-
-#[test]
 fn a_dropped_blob_is_unavailable_and_never_an_empty_history() {
     let twenty = &*TWENTY;
     for turn in 0..20 {
@@ -158,14 +139,6 @@ fn refuses_blobs_spliced_from_another_session() {
     for turn in 0..20 {
         let requested = twenty.request_after(turn);
         let foreign = &other.done[turn];
-        let mut node = reader(&requested.auth, &requested.payload.grant);
-        for need in node.needs() {
-            assert_eq!(
-                node.provide(&need, &foreign.accepted.blob),
-                Err(ErrorCode::BlobHashMismatch),
-                "turn {turn}"
-            );
-        }
         let mut store = twenty.session.store.clone();
         store.insert(foreign.blob.digest, foreign.accepted.blob.clone());
         let mut auth = TurnAuth::clone(&requested.auth);
@@ -176,9 +149,6 @@ fn refuses_blobs_spliced_from_another_session() {
         // Also with the foreign key: the seal of a blob covers its position.
         grant.blobs[0].key = GrantedKey::of_blob(&foreign.requested.blob_key);
         assert_eq!(read_window(&auth, &grant, &store).unwrap_err(), ErrorCode::PayloadRejected);
-        let mut client =
-            SessionReader::new(&twenty.session.root, &twenty.session.head_outer(turn + 1)).unwrap();
-        assert_eq!(client.provide(&foreign.accepted.blob), Err(ErrorCode::BlobHashMismatch));
         let mut head = twenty.session.head_outer(turn + 1);
         head.blobs[0].blob = foreign.blob;
         let mut client = SessionReader::new(&twenty.session.root, &head).unwrap();

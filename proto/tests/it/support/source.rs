@@ -54,11 +54,6 @@ impl Source {
         usize::try_from(self.u64() % end as u64).expect("a remainder of a usize fits")
     }
 
-    /// True half of the time.
-    pub(crate) fn coin(&mut self) -> bool {
-        self.bytes::<1>()[0] & 1 == 1
-    }
-
     /// Letters and a few characters of two and three bytes; about `length` bytes, never more.
     pub(crate) fn text(&mut self, length: usize) -> String {
         let mut text = String::new();
