@@ -140,15 +140,12 @@ pub(crate) fn check_node(value: &[u8], now_ms: u64) -> Result<SignedObject<NodeR
 }
 
 #[cfg(test)]
+#[path = "../tests/mesh/fixtures.rs"]
+mod fixtures;
+
+#[cfg(test)]
 pub(crate) mod tests {
     use baton_keys::{session::SessionRoot, sign::SecretSigningKey};
-    use baton_proto::{
-        head::{HeadInner, HeadOuter, SegmentRef},
-        ids::{BlobDigest, BlobId, LinkHash, TurnId},
-        limits::NODE_RECORD_VERSION,
-        link::BlobRef,
-        node_record::{NodeLimits, StorageOffer},
-    };
 
     use super::*;
 
@@ -159,21 +156,7 @@ pub(crate) mod tests {
         sequence: u64,
         addresses: &[&str],
     ) -> SignedObject<NodeRecord> {
-        let record = NodeRecord {
-            version: NODE_RECORD_VERSION,
-            node: key.node_id(),
-            sequence,
-            addresses: addresses.iter().map(ToString::to_string).collect(),
-            keys: vec![],
-            models: vec![],
-            limits: NodeLimits { slots: 1, queue: 1, turns_per_minute: 60, max_output_tokens: 100 },
-            storage: StorageOffer::default(),
-            versions: vec![VERSION],
-            software: "test".to_owned(),
-            issued_ms: sequence,
-            expires_ms: sequence + 3_600_000,
-        };
-        SignedObject::sign(record, key)
+        SignedObject::sign(fixtures::node_record(key, sequence, addresses), key)
     }
 
     fn head(root: &SessionRoot, sequence: u64) -> (DhtKey, Vec<u8>) {
@@ -181,23 +164,7 @@ pub(crate) mod tests {
     }
 
     fn head_for(root: &SessionRoot, sequence: u64, lifetime_ms: u64) -> (DhtKey, Vec<u8>) {
-        let blob = BlobRef { blob_id: BlobId([1; 32]), digest: BlobDigest([2; 32]), length: 9 };
-        let outer = HeadOuter {
-            n_shards: 1000,
-            branch: None,
-            seq: 1,
-            link_hash: LinkHash([3; 32]),
-            blobs: vec![SegmentRef { segment: 0, blob }],
-        };
-        let inner = HeadInner {
-            turn_id: TurnId([4; 16]),
-            attempt: 0,
-            author: NodeId([5; 32]),
-            devices: vec![],
-            branches: vec![],
-            tombstone: false,
-        };
-        let record = HeadRecord::seal(root, &outer, &inner, sequence, sequence, sequence + lifetime_ms);
+        let record = fixtures::head(root, sequence, lifetime_ms);
         (DhtKey::Head(record.index_key()), record.encode())
     }
 

@@ -284,27 +284,6 @@ async fn garbage_does_not_end_a_connection() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_holds_the_sender_back() {
-    let mut server = Server::start().await;
-    let client = dial(server.address, None).await;
-    let mut accepted = server.accept().await;
-    let mut near = client.open().await;
-    let mut far = accepted.incoming().await;
-    let mut written = 0;
-    let block = pattern(16_000);
-    while timeout(Duration::from_millis(500), near.write_all(&block)).await.is_ok() {
-        written += block.len();
-        assert!(written < 4 << 20, "the reader has read nothing");
-    }
-    // The rest arrives once it is read.
-    let mut read = vec![0; written];
-    let both = async { futures::try_join!(near.flush(), far.read_exact(&mut read)) };
-    timeout(SOON, both).await.expect("the bytes in time").unwrap();
-    let expected: Vec<u8> = block.iter().copied().cycle().take(written).collect();
-    assert!(read == expected);
-}
-
-#[tokio::test]
 async fn a_dropped_stream_ends_for_the_peer_and_frees_its_channel() {
     let mut server = Server::start().await;
     let mut client = dial(server.address, None).await;

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "test helpers fail by panicking")]
 
 mod discovery;
+mod fixtures;
 mod limits;
 mod network;
 mod refusals;

@@ -9,11 +9,9 @@ use baton_mesh::{
 };
 use baton_proto::{
     SignedObject,
-    head::{HeadInner, HeadOuter, HeadRecord, SegmentRef},
-    ids::{BlobDigest, BlobId, LinkHash, ModelId, NodeId, TurnId},
-    limits::{NODE_RECORD_VERSION, VERSION},
-    link::BlobRef,
-    node_record::{ModelOffer, NodeLimits, NodeRecord, StorageOffer},
+    head::HeadRecord,
+    ids::{ModelId, NodeId},
+    node_record::{ModelOffer, NodeRecord},
     receipt::EngineKind,
     store::{HeadIndex as _, StoreError},
 };
@@ -21,7 +19,10 @@ use libp2p::swarm::NetworkBehaviour;
 use tokio::time::{Instant, interval};
 use zeroize::Zeroizing;
 
-use crate::support::*;
+use crate::{
+    fixtures::{head, node_record},
+    support::*,
+};
 
 /// A node with its key; it signs its record as the daemon does.
 struct Member {
@@ -46,27 +47,17 @@ impl Member {
     fn record(&self) -> Arc<SignedObject<NodeRecord>> {
         let now = now_ms();
         let addresses = self.mesh.network().external.into_iter().chain(self.mesh.listen_addrs());
-        let record = NodeRecord {
-            version: NODE_RECORD_VERSION,
-            node: self.mesh.node_id(),
-            sequence: now,
-            addresses: addresses.map(|address| address.to_string()).collect(),
-            keys: vec![],
-            models: vec![ModelOffer {
-                model: ModelId([9; 32]),
-                name: "a-model".to_owned(),
-                engine: EngineKind::Echo,
-                context_tokens: 1,
-                input_price: 0,
-                output_price: 0,
-            }],
-            limits: NodeLimits { slots: 1, queue: 1, turns_per_minute: 1, max_output_tokens: 1 },
-            storage: StorageOffer::default(),
-            versions: vec![VERSION],
-            software: "test".to_owned(),
-            issued_ms: now,
-            expires_ms: now + 3_600_000,
-        };
+        let addresses: Vec<_> = addresses.map(|address| address.to_string()).collect();
+        let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
+        let mut record = node_record(&self.key, now, &addresses);
+        record.models.push(ModelOffer {
+            model: ModelId([9; 32]),
+            name: "a-model".to_owned(),
+            engine: EngineKind::Echo,
+            context_tokens: 1,
+            input_price: 0,
+            output_price: 0,
+        });
         Arc::new(SignedObject::sign(record, &self.key))
     }
 
@@ -97,25 +88,8 @@ fn recorded(mesh: &MeshHandle, node: NodeId) -> Option<Arc<SignedObject<NodeReco
     mesh.peers().into_iter().find(|peer| peer.node == node)?.record
 }
 
-fn head(root: &SessionRoot, sequence: u64) -> SignedObject<HeadRecord> {
-    let blob = BlobRef { blob_id: BlobId([1; 32]), digest: BlobDigest([2; 32]), length: 9 };
-    let outer = HeadOuter {
-        n_shards: 1000,
-        branch: None,
-        seq: sequence,
-        link_hash: LinkHash([3; 32]),
-        blobs: vec![SegmentRef { segment: 0, blob }],
-    };
-    let inner = HeadInner {
-        turn_id: TurnId([4; 16]),
-        attempt: 0,
-        author: NodeId([5; 32]),
-        devices: vec![],
-        branches: vec![],
-        tombstone: false,
-    };
-    HeadRecord::seal(root, &outer, &inner, sequence, sequence, sequence + 3_600_000)
-}
+/// The lifetime of heads.
+const HOUR_MS: u64 = 3_600_000;
 
 /// A chain of nodes, each configured with its predecessor only.
 async fn line(length: usize) -> Vec<Member> {
@@ -212,7 +186,7 @@ async fn heads_are_found_by_others_and_the_newest_one_stays() {
     let (first, second) = (DhtHeads::new(mesh.clone()), DhtHeads::new(join(&members[3]).await));
     let root = SessionRoot::generate();
     let now = now_ms();
-    let (old, new) = (head(&root, now), head(&root, now + 1));
+    let (old, new) = (head(&root, now, HOUR_MS), head(&root, now + 1, HOUR_MS));
     let key = old.index_key();
     eventually("the DHT takes it", async || first.publish(old.encode()).await.ok()).await;
     eventually("another device finds it", async || {
@@ -223,7 +197,7 @@ async fn heads_are_found_by_others_and_the_newest_one_stays() {
     assert!(matches!(first.publish(old.encode()).await, Err(StoreError::HeadSuperseded)));
     let found = first.resolve(key).await.unwrap();
     assert_eq!(found, Some(new.encode()));
-    let absent = head(&SessionRoot::generate(), now).index_key();
+    let absent = head(&SessionRoot::generate(), now, HOUR_MS).index_key();
     assert_eq!(first.resolve(absent).await, Ok(None));
     let dht: Vec<_> = members.iter().map(|member| member.mesh.stats().dht).collect();
     assert!(dht.iter().any(|dht| dht.records >= 1 && dht.stored >= 1), "some member keeps it: {dht:?}");
@@ -237,7 +211,7 @@ async fn members_that_withhold_or_show_an_old_head_do_not_win() {
     let bootstrap: Vec<_> = members.iter().flat_map(|member| member.mesh.bootstrap_addrs()).collect();
     let root = SessionRoot::generate();
     let now = now_ms();
-    let (old, new) = (head(&root, now), head(&root, now + 1));
+    let (old, new) = (head(&root, now, HOUR_MS), head(&root, now + 1, HOUR_MS));
     let liars = [byzantine_member(&bootstrap, None).await, byzantine_member(&bootstrap, Some(&old)).await];
     let mut config = dialer("client");
     config.bootstrap = [bootstrap, liars.concat()].concat();
@@ -325,7 +299,7 @@ async fn byzantine_member(
 #[tokio::test]
 async fn a_mesh_alone_says_that_nobody_was_reached() {
     let heads = DhtHeads::new(client().await);
-    let key = head(&SessionRoot::generate(), 1).index_key();
+    let key = head(&SessionRoot::generate(), 1, HOUR_MS).index_key();
     let result = heads.resolve(key).await;
     assert!(
         matches!(&result, Err(StoreError::Unavailable { reason, .. }) if reason.contains("no member")),

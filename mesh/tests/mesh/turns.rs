@@ -11,35 +11,28 @@ use tokio::{task::JoinSet, time::timeout};
 
 use crate::support::*;
 
-async fn frames_round_trip(listen: &str) {
-    let (node, mut incoming) = server(listen).await;
-    let client = client().await;
-    let (mut near, mut far) = connect(&client, &node, &mut incoming).await;
-    let echo = tokio::spawn(async move {
-        while let Some(frame) = far.recv(LIMIT).await.unwrap() {
-            far.send(&frame).await.unwrap();
+#[tokio::test]
+async fn frames_round_trip() {
+    for listen in [TCP, QUIC] {
+        let (node, mut incoming) = server(listen).await;
+        let client = client().await;
+        let (mut near, mut far) = connect(&client, &node, &mut incoming).await;
+        let echo = tokio::spawn(async move {
+            while let Some(frame) = far.recv(LIMIT).await.unwrap() {
+                far.send(&frame).await.unwrap();
+            }
+            far.close().await.unwrap();
+        });
+        for len in [0usize, 1, 16 << 10, 64 << 10, 1 << 20] {
+            let frame: Vec<u8> = (0..=252).cycle().take(len).collect();
+            near.send_by(&frame, soon()).await.unwrap();
+            assert!(near.recv_by(LIMIT, soon()).await.unwrap() == Some(frame), "{listen}: {len} bytes");
         }
-        far.close().await.unwrap();
-    });
-    for len in [0usize, 1, 16 << 10, 64 << 10, 1 << 20] {
-        let frame: Vec<u8> = (0..=252).cycle().take(len).collect();
-        near.send_by(&frame, soon()).await.unwrap();
-        assert!(near.recv_by(LIMIT, soon()).await.unwrap() == Some(frame), "{len} bytes");
+        near.close().await.unwrap();
+        assert_eq!(near.recv_by(LIMIT, soon()).await.unwrap(), None);
+        echo.await.unwrap();
+        assert_eq!(near.protocol(), TURN_PROTOCOL.as_ref());
     }
-    near.close().await.unwrap();
-    assert_eq!(near.recv_by(LIMIT, soon()).await.unwrap(), None);
-    echo.await.unwrap();
-    assert_eq!(near.protocol(), TURN_PROTOCOL.as_ref());
-}
-
-#[tokio::test]
-async fn frames_round_trip_over_tcp() {
-    frames_round_trip(TCP).await;
-}
-
-#[tokio::test]
-async fn frames_round_trip_over_quic() {
-    frames_round_trip(QUIC).await;
 }
 
 #[tokio::test]
