@@ -207,22 +207,3 @@ fn for_each_id(value: &mut Value, visit: &mut impl FnMut(&mut String)) {
         _ => {}
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wrong_ids_are_well_formed_and_others() {
-        let answer = Bytes::from_static(
-            br#"{"newlyCreated":{"blobObject":{"blobId":"AbcAbc"},"id":"x"},"storedQuiltBlobs":[{"quiltPatchId":"Zz"}]}"#,
-        );
-        let wrong = String::from_utf8(with_wrong_ids(&answer)).unwrap();
-        assert_eq!(
-            wrong,
-            r#"{"newlyCreated":{"blobObject":{"blobId":"BbcAbc"},"id":"x"},"storedQuiltBlobs":[{"quiltPatchId":"Az"}]}"#
-        );
-        assert_eq!(with_one_wrong(Bytes::from_static(b"abc")), b"acc");
-        assert_eq!(with_one_wrong(Bytes::new()), [0]);
-    }
-}
