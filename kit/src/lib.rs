@@ -4,7 +4,7 @@
 //! end it ([`signals`]), for its log ([`log`]), for progress bars ([`progress`]), and for questions
 //! ([`prompt`]). [`output`] prints, and quotes the paths of printed commands. [`terminal`] says where escape
 //! sequences may go, and [`folders`] where a user's files are. Every `doctor` reports by [`doctor`], and every
-//! program reads the options of its stores by [`stores`].
+//! program reads the options of its stores by [`stores`]. Issuers and holders of grants share their options ([`turn_grant`]).
 //! Daemons share their crash policy ([`crash`]) and the reading of their options ([`config`]).
 //! Every program refuses empty values of options, names the variable of a refused value, and guesses at mistyped words
 //! ([`nearest`]). The embedded store and the relayer, which serve HTTP to other machines, take their listener from here
@@ -46,6 +46,8 @@ pub mod signals;
 #[cfg(feature = "program")]
 pub mod stores;
 pub mod terminal;
+#[cfg(feature = "program")]
+pub mod turn_grant;
 #[cfg(feature = "program")]
 pub mod usage;
 #[cfg(feature = "program")]

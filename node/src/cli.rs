@@ -26,6 +26,7 @@ use std::{
     process::ExitCode,
 };
 
+use baton_kit::turn_grant::TurnGrant;
 use baton_kit::{
     config::{OptionTable as _, Origin, Origins, describe_defaults},
     crash,
@@ -33,7 +34,7 @@ use baton_kit::{
     terminal::Style,
     usage,
 };
-use baton_proto::ids::{ModelId, NodeId, PublicKey};
+use baton_proto::ids::NodeId;
 use clap::{ArgMatches, Args, CommandFactory as _, Parser, Subcommand, builder::Resettable};
 
 pub(crate) use crate::failure::Exit;
@@ -287,42 +288,14 @@ struct GrantsArgs {
 enum GrantsCommand {
     /// Show the issuer's public key; create the key if missing
     Key,
-    /// Sign a grant and print it
-    Issue(IssueArgs),
+    /// Sign a grant and print it: 60 turns and 100000 tokens an hour, 2 at once, for 720 hours, once narrowable
+    Issue(TurnGrant),
     /// List the grants in files, and whether each still counts
     List {
         /// Files with issued grants
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-}
-
-#[derive(Args, Clone, Debug)]
-struct IssueArgs {
-    /// Public key of the user, as `baton grants` shows it
-    #[arg(long, value_name = "KEY")]
-    holder: PublicKey,
-    /// Turns an hour at each node
-    #[arg(long, value_name = "N", default_value_t = 60)]
-    turns: u32,
-    /// Tokens an hour at each node; 16 tokens that are read count as one
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
-    tokens: u64,
-    /// Concurrent turns at each node
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    concurrent: u16,
-    /// Validity in hours
-    #[arg(long, value_name = "N", default_value_t = 720)]
-    hours: u64,
-    /// How many times the grant may be narrowed for others, 0 to 3
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    depth: u8,
-    /// Node where the grant counts; may be repeated [default: all that trust the issuer]
-    #[arg(long, value_name = "ID")]
-    node: Vec<NodeId>,
-    /// Model that the grant covers; may be repeated [default: all]
-    #[arg(long, value_name = "ID")]
-    model: Vec<ModelId>,
 }
 
 /// The command line, with every default in its help.

@@ -13,7 +13,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use crate::options::ClientOptions;
 pub(crate) use account::{AccountCommand, DelegateArguments};
 use grants::GRANTS_EXAMPLES;
-pub(crate) use grants::{GrantsArguments, GrantsCommand, NarrowArguments};
+pub(crate) use grants::{GrantsArguments, GrantsCommand};
 pub(crate) use memory::{ContextArguments, DeleteArguments, MemoryCommand, MemoryCommands};
 pub(crate) use serve::{KeyOptions, KeysArguments, KeysCommand, ServeArguments, ServeCommand, Term};
 pub(crate) use session::{RekeyArguments, SessionCommand, TurnChoice};

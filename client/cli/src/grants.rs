@@ -3,14 +3,12 @@
 use std::path::Path;
 
 use baton_client::{GRANT_CHAIN_FILE, QuotaHolder, holder_key, keep_chain, read_chain};
-use baton_proto::{
-    ids::{NodeId, PublicKey},
-    right::{Right, RightScope},
-};
+use baton_kit::turn_grant::TurnGrant;
+use baton_proto::{ids::PublicKey, right::Right};
 use serde_json::json;
 
 use crate::{
-    args::{GrantsArguments, GrantsCommand, NarrowArguments},
+    args::{GrantsArguments, GrantsCommand},
     clock::now_ms,
     failure::Failure,
     out::{Out, clean},
@@ -22,7 +20,7 @@ const HOUR_MS: u64 = 3_600_000;
 pub(crate) fn run(settings: &Settings, arguments: &GrantsArguments, out: &Out) -> Result<(), Failure> {
     match (&arguments.command, &arguments.file) {
         (Some(GrantsCommand::Use { file }), _) => install(settings, file, out),
-        (Some(GrantsCommand::Attenuate(arguments)), _) => attenuate(settings, arguments, out),
+        (Some(GrantsCommand::Attenuate(grant)), _) => attenuate(settings, grant, out),
         (None, Some(file)) => show(file, None, out),
         (None, None) => show_own(settings, out),
     }
@@ -113,29 +111,12 @@ fn install(settings: &Settings, file: &Path, out: &Out) -> Result<(), Failure> {
     if out.json() { Ok(out.value(&json!({ "used": true }))?) } else { Ok(()) }
 }
 
-fn attenuate(settings: &Settings, arguments: &NarrowArguments, out: &Out) -> Result<(), Failure> {
+fn attenuate(settings: &Settings, grant: &TurnGrant, out: &Out) -> Result<(), Failure> {
     let held = QuotaHolder::load(settings.home(), settings.passphrase())?;
     let held = held.ok_or_else(|| {
         Failure::wrong("there is no grant to narrow here; take one with baton grants use FILE")
     })?;
-    let narrowed = held.narrow(|grant| {
-        grant.holder = arguments.holder;
-        if let Some(hours) = arguments.hours {
-            grant.until_ms = now_ms().saturating_add(hours.saturating_mul(HOUR_MS));
-        }
-        if !arguments.node_id.is_empty() {
-            grant.places = arguments.node_id.iter().map(NodeId::public_key).collect();
-        }
-        if let RightScope::Turns(quota) = &mut grant.scope {
-            quota.turns_per_hour = arguments.turns.unwrap_or(quota.turns_per_hour);
-            quota.tokens_per_hour = arguments.tokens.unwrap_or(quota.tokens_per_hour);
-            quota.concurrent = arguments.concurrent.unwrap_or(quota.concurrent);
-            if !arguments.model_id.is_empty() {
-                quota.models.clone_from(&arguments.model_id);
-            }
-        }
-        grant.depth = arguments.depth.unwrap_or(grant.depth);
-    });
+    let narrowed = held.narrow(|right| grant.fill(right, now_ms()));
     let chain = narrowed.map_err(|code| {
         Failure::wrong(format!("{code}: a grant can only be narrowed, as often as its depth allows"))
     })?;

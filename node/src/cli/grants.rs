@@ -11,8 +11,8 @@ use baton_keys::{
     SecretSigningKey,
     files::{self, FileSecret},
 };
+use baton_kit::turn_grant::TurnGrant;
 use baton_proto::{
-    ids::NodeId,
     limits::MAX_RIGHT_CHAIN,
     right::{Right, RightChain, RightScope, TurnQuota},
 };
@@ -20,7 +20,7 @@ use baton_proto::{
 use serde_json::json;
 
 use super::{
-    Exit, Failure, GrantsArgs, GrantsCommand, IssueArgs, Style, say, say_result,
+    Exit, Failure, GrantsArgs, GrantsCommand, Style, say, say_result,
     time::{now_ms, utc},
 };
 use crate::config::{Settings, default_data_dir};
@@ -29,7 +29,8 @@ use crate::config::{Settings, default_data_dir};
 const ISSUER_KEY_FILE: &str = "issuer.key";
 /// The kind in an issuer's key file.
 const ISSUER_KEY_KIND: &str = "issuer";
-const HOUR_MS: u64 = 3_600_000;
+/// Validity of a grant unless its issuer says another: thirty days.
+const TERM_MS: u64 = 720 * 3_600_000;
 /// Most bytes that are read of a file of grants: some hundred of them.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -110,20 +111,13 @@ fn list(files: &[PathBuf], settings: &Settings, json: bool) -> Result<(), Failur
     Ok(())
 }
 
-fn give(issuer: &SecretSigningKey, args: &IssueArgs, json: bool) -> Result<(), Failure> {
+fn give(issuer: &SecretSigningKey, given: &TurnGrant, json: bool) -> Result<(), Failure> {
     let now_ms = now_ms();
-    let quota = TurnQuota {
-        models: args.model.clone(),
-        turns_per_hour: args.turns,
-        tokens_per_hour: args.tokens,
-        concurrent: args.concurrent,
-    };
-    let until_ms = now_ms.saturating_add(args.hours.saturating_mul(HOUR_MS));
-    let grant = Right {
-        places: args.node.iter().map(NodeId::public_key).collect(),
-        depth: args.depth,
-        ..Right::new(issuer.public_key(), args.holder, RightScope::Turns(quota), now_ms..until_ms)
-    };
+    let quota = TurnQuota { models: Vec::new(), turns_per_hour: 60, tokens_per_hour: 100_000, concurrent: 2 };
+    let term = now_ms..now_ms.saturating_add(TERM_MS);
+    let mut grant =
+        Right { depth: 1, ..Right::new(issuer.public_key(), given.holder, RightScope::Turns(quota), term) };
+    given.fill(&mut grant, now_ms);
     let chain = RightChain::issue(grant, issuer).map_err(|code| {
         let most = MAX_RIGHT_CHAIN - 1;
         let text =

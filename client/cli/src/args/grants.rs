@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use baton_proto::ids::{ModelId, NodeId, PublicKey};
+use baton_kit::turn_grant::TurnGrant;
 use clap::{Args, Subcommand};
 
 pub(super) const GRANTS_EXAMPLES: &str = "\
@@ -30,35 +30,6 @@ pub(crate) enum GrantsCommand {
         /// File with the grant.
         file: PathBuf,
     },
-    /// Narrow the grant in use for another user's key.
-    Attenuate(NarrowArguments),
-}
-
-/// Arguments of `baton grants attenuate`. Omitted limits stay unchanged.
-#[derive(Debug, Args)]
-pub(crate) struct NarrowArguments {
-    /// Public key of the new holder, as their `baton grants` shows it.
-    #[arg(long, value_name = "KEY")]
-    pub holder: PublicKey,
-    /// Turns an hour.
-    #[arg(long, value_name = "NUMBER")]
-    pub turns: Option<u32>,
-    /// Tokens an hour.
-    #[arg(long, value_name = "NUMBER")]
-    pub tokens: Option<u64>,
-    /// Concurrent turns.
-    #[arg(long, value_name = "NUMBER")]
-    pub concurrent: Option<u16>,
-    /// Validity in hours from now.
-    #[arg(long, value_name = "NUMBER")]
-    pub hours: Option<u64>,
-    /// Node where the grant counts; may be repeated.
-    #[arg(long, value_name = "ID")]
-    pub node_id: Vec<NodeId>,
-    /// Model that the grant covers; may be repeated.
-    #[arg(long, value_name = "ID")]
-    pub model_id: Vec<ModelId>,
-    /// How many times the grant may be narrowed further.
-    #[arg(long, value_name = "NUMBER")]
-    pub depth: Option<u8>,
+    /// Narrow the grant in use for another user's key. Omitted limits stay unchanged.
+    Attenuate(TurnGrant),
 }

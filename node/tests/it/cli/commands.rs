@@ -2,7 +2,7 @@
 
 use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _, path::Path};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::process::{baton_node, failure, output, text};
 
@@ -165,7 +165,9 @@ fn issued_grants_are_listed_with_their_state() {
         serde_json::from_slice(&output(home.path(), &[words, &["--json"]].concat()).stdout).unwrap()
     };
     let key = json(&["grants", "key"]);
-    let issued = json(&["grants", "issue", "--holder", key["issuer"].as_str().unwrap()]);
+    let issued = json(&["grants", "issue", "--holder", key["issuer"].as_str().unwrap(), "--turns", "7"]);
+    assert_eq!(issued["turns"]["turns_per_hour"], 7);
+    assert_eq!((&issued["turns"]["tokens_per_hour"], &issued["depth"]), (&json!(100_000), &json!(1)));
     let file = home.path().join("alice.grant").to_str().unwrap().to_owned();
     fs::write(&file, issued["text"].as_str().unwrap()).unwrap();
     let (id, list) = (issued["id"].as_str().unwrap(), ["grants", "list", &file]);
