@@ -20,7 +20,7 @@ use baton_kit::config::{self, ConfigReport};
 use baton_models::embed::Roles;
 
 pub(crate) use options::Options;
-pub(crate) use values::{EmbedderSetting, RolesSetting};
+pub(crate) use values::EmbedderSetting;
 
 use crate::{
     budgets::BudgetLimits,

@@ -3,9 +3,8 @@
 use std::{net::SocketAddr, path::Path};
 
 use baton_kit::config::OptionTable as _;
-use baton_models::embed::Roles;
 
-use super::{ConfigError, EmbedderEndpoint, EmbedderSetting, ModelSettings, Options, RolesSetting, Settings};
+use super::{ConfigError, EmbedderEndpoint, EmbedderSetting, ModelSettings, Options, Settings};
 use crate::{
     budgets::BudgetLimits,
     http::{ClientAddresses, Limits},
@@ -52,19 +51,7 @@ fn embedder(options: &Options) -> Result<Option<EmbedderEndpoint>, ConfigError> 
         (EmbedderSetting::Endpoint, (Some(url), Some(model), Some(dimensions))) => {
             let key_file = options.embedder_key_file.clone();
             let endpoint = ModelSettings { url: base_url(url), model: model.clone(), key_file };
-            let words = (options.embedder_query_role.clone(), options.embedder_document_role.clone());
-            let roles = match (options.embedder_roles(), words) {
-                (RolesSetting::None, (None, None)) => Roles::None,
-                (RolesSetting::Prefix, (Some(query), Some(document))) => Roles::Prefix { query, document },
-                (RolesSetting::InputType, (Some(query), Some(document))) => {
-                    Roles::InputType { query, document }
-                }
-                _ => {
-                    return conflict(
-                        "embedder_roles = \"prefix\" or \"input_type\" goes with embedder_query_role and embedder_document_role",
-                    );
-                }
-            };
+            let roles = options.embedder_roles();
             Ok(Some(EmbedderEndpoint { endpoint, dimensions, roles }))
         }
         (EmbedderSetting::Endpoint, _) => {

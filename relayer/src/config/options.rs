@@ -11,10 +11,11 @@ use baton_kit::{
 };
 use baton_memory::ids::OwnerId;
 use baton_mesh::{IpNetwork, Multiaddr};
+use baton_models::embed::Roles;
 use baton_proto::ids::RightId;
 use clap::Args;
 
-use super::values::{EmbedderSetting, RolesSetting};
+use super::values::{EmbedderSetting, ROLES};
 use crate::owners::OwnerAdmission;
 
 /// Most addresses, servers or networks in a list.
@@ -99,13 +100,10 @@ options! {
             embedder_model: Option<String> = words("NAME"), text("a model's name").in_words("none");
             /// Dimensions of the model at the embedding endpoint
             embedder_dimensions: Option<u32> = number(), range(1, 1_000_000).in_words("none");
-            /// How the embedding endpoint distinguishes queries from documents
-            embedder_roles: Option<RolesSetting> =
-                choice("ROLES"), text("\"none\", \"prefix\" or \"input_type\"").default("\"none\"");
-            /// Prefix or input_type of queries
-            embedder_query_role: Option<String> = words("TEXT"), text("a text").in_words("none");
-            /// Prefix or input_type of documents
-            embedder_document_role: Option<String> = words("TEXT"), text("a text").in_words("none");
+            /// How the embedding endpoint tells queries from documents, such as "prefix:query: |passage: ", or
+            /// "input_type:search_query|search_document"
+            embedder_roles: Option<Roles> =
+                ROLES, text("\"none\", \"prefix:QUERY|DOCUMENT\" or \"input_type:QUERY|DOCUMENT\"").default("\"none\"");
             /// File (mode 600) with the embedding endpoint's key
             embedder_key_file: Option<PathBuf> = path("FILE"), text(ANY_FILE).in_words("none");
             /// Base URL of a language model that judges, extracts and answers; it receives turns

@@ -43,8 +43,12 @@ fn errors_name_the_line_and_the_allowed_values() {
     check("embedder_url = \"http://x/v1\"", &["endpoint"]);
     let endpoint = "embedder = \"endpoint\"\nembedder_url = \"http://x/v1\"\nembedder_model = \"m\"\nembedder_dimensions = 8\n";
     assert!(resolved(endpoint).is_ok());
-    check(&format!("{endpoint}embedder_roles = \"prefix\""), &["embedder_query_role"]);
-    check(&format!("{endpoint}embedder_query_role = \"q\""), &["embedder_roles"]);
+    check(&format!("{endpoint}embedder_roles = \"prefix\""), &["prefix:QUERY|DOCUMENT"]);
+    let endpoint = resolved(&format!("{endpoint}embedder_roles = \"prefix:query: |passage: \""))
+        .unwrap()
+        .embedder_endpoint;
+    let roles = Roles::Prefix { query: "query: ".to_owned(), document: "passage: ".to_owned() };
+    assert_eq!(endpoint.unwrap().roles, roles);
     check("model_url = \"http://x/v1\"", &["go together"]);
     check("model_url = \"x\"\nmodel = \"m\"", &["http://"]);
     check("through_nodes = true", &["a model's name"]);

@@ -1,18 +1,26 @@
-//! Option values with a name.
+//! The types of options that only a relayer has.
 
+use baton_kit::config::{OptionEntry, OptionType};
+use baton_models::embed::Roles;
 use clap::ValueEnum;
 
-/// How an embedding endpoint distinguishes queries from documents.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RolesSetting {
-    /// It does not.
-    #[default]
-    None,
-    /// By words before the text.
-    Prefix,
-    /// By the field `input_type` of its requests.
-    #[value(name = "input_type")]
-    InputType,
+/// `none`, or a kind of role with its words for queries and for documents.
+pub(super) const ROLES: OptionType<Roles> = OptionType::new("ROLES", roles, |value| match value {
+    Roles::None => "none".into(),
+    Roles::Prefix { query, document } => format!("prefix:{query}|{document}").into(),
+    Roles::InputType { query, document } => format!("input_type:{query}|{document}").into(),
+});
+
+fn roles(entry: &OptionEntry, text: &str) -> Result<Roles, String> {
+    if text == "none" {
+        return Ok(Roles::None);
+    }
+    let parts = text.split_once(':').and_then(|(kind, words)| Some((kind, words.split_once('|')?)));
+    match parts.map(|(kind, (query, document))| (kind, query.to_owned(), document.to_owned())) {
+        Some(("prefix", query, document)) => Ok(Roles::Prefix { query, document }),
+        Some(("input_type", query, document)) => Ok(Roles::InputType { query, document }),
+        _ => entry.refuse(),
+    }
 }
 
 /// The kind of embedder.
