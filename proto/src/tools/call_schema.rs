@@ -2,9 +2,12 @@
 //!
 //! A call is `{"name": NAME, "arguments": ARGUMENTS}`, in which the arguments satisfy the tool's own schema.
 
-use serde_json::{Map, Value, json};
+use zeroize::Zeroizing;
 
 use super::{Definitions, Json};
+
+/// The entries of a map.
+type JsonEntries = Vec<(Zeroizing<String>, Json)>;
 
 /// Prefix of the parts of an answer's schema.
 const ANSWER_PREFIX: &str = "answer_";
@@ -48,7 +51,7 @@ pub fn call_schema(
     {
         return Err(CallSchemaError::NoTool(name.to_owned()));
     }
-    let mut parts = Map::new();
+    let mut parts = JsonEntries::new();
     let calls = calls(tools, named, checked, &mut parts)?;
     Ok(either(calls, parts))
 }
@@ -57,10 +60,10 @@ pub fn call_schema(
 ///
 /// # Errors
 /// [`CallSchemaError`].
-pub fn call_or_answer_schema(tools: &Definitions, answer: &Value) -> Result<String, CallSchemaError> {
-    let mut parts = Map::new();
+pub fn call_or_answer_schema(tools: &Definitions, answer: Json) -> Result<String, CallSchemaError> {
+    let mut parts = JsonEntries::new();
     let mut all = calls(tools, None, CallArguments::Checked, &mut parts)?;
-    let answer = apart(answer.clone(), ANSWER_PREFIX, &mut parts);
+    let answer = apart(answer, ANSWER_PREFIX, &mut parts);
     all.push(answer.ok_or(CallSchemaError::AnswerReference)?);
     Ok(either(all, parts))
 }
@@ -73,95 +76,109 @@ fn calls(
     tools: &Definitions,
     named: Option<&str>,
     checked: CallArguments,
-    parts: &mut Map<String, Value>,
-) -> Result<Vec<Value>, CallSchemaError> {
+    parts: &mut JsonEntries,
+) -> Result<Vec<Json>, CallSchemaError> {
+    let kind = || ("type", Json::text("object"));
+    let closed = || ("additionalProperties", Json::Bool(false));
     let mut calls = Vec::new();
     for (index, tool) in tools.tools().iter().enumerate() {
         let function = tool.get("function");
         let name = function.and_then(|function| function.get("name")).and_then(Json::as_text);
         let Some(name) = name.filter(|name| named.is_none_or(|named| named == *name)) else { continue };
-        let any = json!({ "type": "object" });
         let arguments = match function.and_then(|function| function.get("parameters")) {
-            _ if checked == CallArguments::Any => any,
-            Some(parameters @ Json::Map(_)) => {
-                let mut schema = serde_json::from_str(parameters.write().as_str()).unwrap_or(any);
-                // A call's arguments are an object, also where the schema does not say so.
-                if let Value::Object(schema) = &mut schema {
-                    schema.entry("type").or_insert_with(|| "object".into());
-                    // No properties are none; otherwise a model invents some.
-                    let has_none = |list: &Value| list.is_null() || *list == json!({});
-                    if schema.get("properties").is_none_or(has_none)
-                        && !OPENING.iter().any(|key| schema.contains_key(*key))
-                    {
-                        schema.insert("properties".to_owned(), json!({}));
-                        schema.insert("additionalProperties".to_owned(), false.into());
-                    }
-                }
+            _ if checked == CallArguments::Any => Json::map([kind()]),
+            Some(Json::Map(parameters)) => {
+                let schema = Json::Map(with_object_type(parameters));
                 apart(schema, &format!("tool{index}_"), parts).ok_or(CallSchemaError::Reference(index))?
             }
             // A function without parameters has none.
-            Some(Json::Null) | None => {
-                json!({ "type": "object", "properties": {}, "additionalProperties": false })
-            }
-            Some(_) => any,
+            Some(Json::Null) | None => Json::map([kind(), ("properties", Json::map([])), closed()]),
+            Some(_) => Json::map([kind()]),
         };
-        calls.push(json!({
-            "type": "object",
-            "properties": { "name": { "const": name }, "arguments": arguments },
-            "required": ["name", "arguments"],
-            "additionalProperties": false,
-        }));
+        let name = Json::map([("const", Json::text(name))]);
+        calls.push(Json::map([
+            kind(),
+            ("properties", Json::map([("name", name), ("arguments", arguments)])),
+            ("required", Json::List(vec![Json::text("name"), Json::text("arguments")])),
+            closed(),
+        ]));
     }
     Ok(calls)
 }
 
-/// The schema of a value that satisfies one of these, which refer to these parts.
-fn either(schemas: Vec<Value>, parts: Map<String, Value>) -> String {
-    let mut schema = match <[Value; 1]>::try_from(schemas) {
-        Ok([schema]) => schema,
-        Err(schemas) => json!({ "anyOf": schemas }),
-    };
-    if let (false, Value::Object(schema)) = (parts.is_empty(), &mut schema) {
-        schema.insert("$defs".to_owned(), Value::Object(parts));
+/// The schema of a call's arguments. They are an object, also where the tool's schema does not say so. No properties are
+/// none; otherwise a model invents some.
+fn with_object_type(parameters: &JsonEntries) -> JsonEntries {
+    let has =
+        |entries: &JsonEntries, names: &[&str]| entries.iter().any(|(key, _)| names.contains(&key.as_str()));
+    let mut schema = parameters.clone();
+    let add =
+        |schema: &mut JsonEntries, key: &str, value| schema.push((Zeroizing::new(key.to_owned()), value));
+    if !has(&schema, &["type"]) {
+        add(&mut schema, "type", Json::text("object"));
     }
-    schema.to_string()
+    let is_empty = |value: &Json| *value == Json::Null || *value == Json::map([]);
+    if !has(&schema, &OPENING)
+        && schema.iter().all(|(key, value)| key.as_str() != "properties" || is_empty(value))
+    {
+        schema.retain(|(key, _)| key.as_str() != "properties");
+        add(&mut schema, "properties", Json::map([]));
+        add(&mut schema, "additionalProperties", Json::Bool(false));
+    }
+    schema
+}
+
+/// The schema of a value that satisfies one of these, which refer to these parts.
+fn either(schemas: Vec<Json>, parts: JsonEntries) -> String {
+    let mut schema = match <[Json; 1]>::try_from(schemas) {
+        Ok([schema]) => schema,
+        Err(schemas) => Json::map([("anyOf", Json::List(schemas))]),
+    };
+    if let (false, Json::Map(schema)) = (parts.is_empty(), &mut schema) {
+        schema.push((Zeroizing::new("$defs".to_owned()), Json::Map(parts)));
+    }
+    schema.write().to_string()
 }
 
 /// A schema without its parts, which go to `parts` under names with this prefix. None if it refers elsewhere.
-fn apart(mut schema: Value, prefix: &str, parts: &mut Map<String, Value>) -> Option<Value> {
-    let mut own = Vec::new();
-    if let Value::Object(schema) = &mut schema {
-        for key in PART_KEYS {
-            if let Some(Value::Object(map)) = schema.remove(key) {
-                own.extend(map);
+fn apart(mut schema: Json, prefix: &str, parts: &mut JsonEntries) -> Option<Json> {
+    let mut own = JsonEntries::new();
+    if let Json::Map(fields) = &mut schema {
+        fields.retain_mut(|(key, value)| match value {
+            Json::Map(map) if PART_KEYS.contains(&key.as_str()) => {
+                own.append(map);
+                false
             }
-        }
+            _ => true,
+        });
     }
     refer(&mut schema, prefix)?;
     for (name, mut part) in own {
         refer(&mut part, prefix)?;
-        parts.insert(format!("{prefix}{name}"), part);
+        parts.push((Zeroizing::new(format!("{prefix}{}", *name)), part));
     }
     Some(schema)
 }
 
 /// Renames the references of a schema to its parts. None if it refers elsewhere.
-fn refer(schema: &mut Value, prefix: &str) -> Option<()> {
+fn refer(schema: &mut Json, prefix: &str) -> Option<()> {
     match schema {
-        Value::Object(map) => {
-            if let Some(Value::String(target)) = map.get_mut("$ref") {
+        Json::Map(entries) => entries.iter_mut().try_for_each(|(key, value)| {
+            if let (true, Json::Text(target)) = (key.as_str() == "$ref", &mut *value) {
                 let name = PART_KEYS.iter().find_map(|key| target.strip_prefix(&format!("#/{key}/")))?;
-                *target = format!("#/$defs/{prefix}{name}");
+                *target = Zeroizing::new(format!("#/$defs/{prefix}{name}"));
             }
-            map.values_mut().try_for_each(|value| refer(value, prefix))
-        }
-        Value::Array(list) => list.iter_mut().try_for_each(|value| refer(value, prefix)),
+            refer(value, prefix)
+        }),
+        Json::List(list) => list.iter_mut().try_for_each(|value| refer(value, prefix)),
         _ => Some(()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn tools(tools: &Value) -> Definitions {
@@ -238,13 +255,14 @@ mod tests {
         let form = json!({
             "type": "object", "properties": { "p": { "$ref": "#/definitions/P" } }, "definitions": { "P": { "type": "null" } },
         });
-        let text = call_or_answer_schema(&tools, &form).unwrap();
+        let or_answer = |form: &Value| call_or_answer_schema(&tools, Json::parse(&form.to_string()).unwrap());
+        let text = or_answer(&form).unwrap();
         let schema: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(schema["anyOf"][0]["properties"]["name"]["const"], "a");
         assert_eq!(schema["anyOf"][1]["properties"]["p"]["$ref"], "#/$defs/answer_P");
         assert_eq!(schema["$defs"]["answer_P"]["type"], "null");
         let elsewhere = json!({ "items": { "$ref": "#" } });
-        assert_eq!(call_or_answer_schema(&tools, &elsewhere), Err(CallSchemaError::AnswerReference));
+        assert_eq!(or_answer(&elsewhere), Err(CallSchemaError::AnswerReference));
     }
 
     #[test]

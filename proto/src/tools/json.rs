@@ -2,9 +2,12 @@
 
 use std::fmt::{self, Write as _};
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::Number;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::{Deserializer, Number};
 use zeroize::Zeroizing;
+
+/// Deepest nesting, as in `serde_json`.
+const MAX_DEPTH: usize = 127;
 
 /// A JSON value.
 #[derive(Clone, PartialEq, Eq)]
@@ -13,8 +16,8 @@ pub enum Json {
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A number.
-    Number(Number),
+    /// A number, as it is written: it may have more digits than a machine's numbers.
+    Number(Zeroizing<String>),
     /// A text.
     Text(Zeroizing<String>),
     /// A list.
@@ -24,17 +27,24 @@ pub enum Json {
 }
 
 impl Json {
-    /// Parses a text that is exactly one value; nesting is limited by `serde_json`.
+    /// Parses a text that is exactly one value, nested to a limited depth.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok()
+        let (value, rest) = Self::parse_first(text)?;
+        rest.trim_matches(SPACE).is_empty().then_some(value)
     }
 
     /// Parses the value at the beginning of a text; also returns the rest.
     pub(super) fn parse_first(text: &str) -> Option<(Self, &str)> {
-        let mut values = serde_json::Deserializer::from_str(text).into_iter::<Self>();
-        let value = values.next()?.ok()?;
-        Some((value, text.get(values.byte_offset()..)?))
+        let mut reader = JsonReader { rest: text };
+        let value = reader.value(MAX_DEPTH)?;
+        Some((value, reader.rest))
+    }
+
+    /// A map of these entries.
+    pub(super) fn map<const N: usize>(entries: [(&str, Self); N]) -> Self {
+        let entries = entries.into_iter().map(|(key, value)| (Zeroizing::new(key.to_owned()), value));
+        Self::Map(entries.collect())
     }
 
     /// A text as a value.
@@ -77,7 +87,7 @@ impl Json {
             Self::Null => out.push_str("null"),
             Self::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
             Self::Number(number) if canonical => push_canonical(number, out),
-            Self::Number(number) => drop(write!(out, "{number}")),
+            Self::Number(number) => out.push_str(number),
             Self::Text(text) => {
                 out.push('"');
                 escape(text, out);
@@ -109,8 +119,9 @@ impl Json {
     }
 }
 
-/// Writes `1`, `1.0` and `1e0` alike: programs in other languages write back any of them.
-fn push_canonical(number: &Number, out: &mut String) {
+/// Writes `1`, `1.0` and `1e0` alike, and rounds as JavaScript does: programs in other languages write back any of them.
+fn push_canonical(text: &str, out: &mut String) {
+    let Ok(number) = text.parse::<Number>() else { return out.push_str(text) };
     match number.as_f64().filter(|_| number.is_f64()) {
         // Up to the limit below which every whole number is exact.
         #[expect(clippy::cast_possible_truncation, reason = "it is whole, and within 2^53")]
@@ -152,71 +163,62 @@ impl fmt::Debug for Json {
     }
 }
 
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(JsonVisitor)
-    }
+/// JSON's white space.
+const SPACE: [char; 4] = [' ', '\t', '\n', '\r'];
+
+/// Reads values from a text. `serde_json` reads their parts, but it would round numbers.
+struct JsonReader<'a> {
+    rest: &'a str,
 }
 
-struct JsonVisitor;
-
-impl<'de> Visitor<'de> for JsonVisitor {
-    type Value = Json;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<Json, E> {
-        Ok(Json::Null)
-    }
-
-    fn visit_none<E: Error>(self) -> Result<Json, E> {
-        Ok(Json::Null)
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json, D::Error> {
-        Json::deserialize(deserializer)
-    }
-
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Json, E> {
-        Ok(Json::Bool(value))
-    }
-
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Json, E> {
-        Ok(Json::Number(value.into()))
-    }
-
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Json, E> {
-        Ok(Json::Number(value.into()))
-    }
-
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Json, E> {
-        Number::from_f64(value).map(Json::Number).ok_or_else(|| E::custom("a number is not finite"))
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Json, E> {
-        Ok(Json::text(text))
-    }
-
-    fn visit_string<E: Error>(self, text: String) -> Result<Json, E> {
-        Ok(Json::Text(Zeroizing::new(text)))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Json, A::Error> {
-        let mut list = Vec::new();
-        while let Some(value) = values.next_element()? {
-            list.push(value);
+impl<'a> JsonReader<'a> {
+    /// Reads a value in which `depth` values may be nested.
+    fn value(&mut self, depth: usize) -> Option<Json> {
+        if self.takes('{') {
+            let entries = self.items('}', |reader| {
+                let (key, _) = reader.part::<String>()?;
+                let is_named = reader.takes(':');
+                Some((Zeroizing::new(key), is_named.then(|| reader.value(depth.checked_sub(1)?))??))
+            });
+            return entries.map(without_doubles).map(Json::Map);
         }
-        Ok(Json::List(list))
+        if self.takes('[') {
+            return self.items(']', |reader| reader.value(depth.checked_sub(1)?)).map(Json::List);
+        }
+        Some(match self.rest.chars().next()? {
+            '"' => Json::Text(Zeroizing::new(self.part::<String>()?.0)),
+            '-' | '0'..='9' => Json::Number(Zeroizing::new(self.part::<IgnoredAny>()?.1.to_owned())),
+            _ => self.part::<Option<bool>>()?.0.map_or(Json::Null, Json::Bool),
+        })
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json, A::Error> {
-        let mut entries = Vec::new();
-        while let Some((key, value)) = map.next_entry::<String, Json>()? {
-            entries.push((Zeroizing::new(key), value));
+    /// Reads items up to the bracket that ends them.
+    fn items<T>(&mut self, end: char, item: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let mut items = Vec::new();
+        while !self.takes(end) {
+            if !items.is_empty() && !self.takes(',') {
+                return None;
+            }
+            items.push(item(self)?);
         }
-        Ok(Json::Map(without_doubles(entries)))
+        Some(items)
+    }
+
+    /// Reads a value without items; also returns its text.
+    fn part<T: DeserializeOwned>(&mut self) -> Option<(T, &'a str)> {
+        let mut parts = Deserializer::from_str(self.rest).into_iter();
+        let part = parts.next()?.ok()?;
+        let (text, rest) = self.rest.split_at_checked(parts.byte_offset())?;
+        self.rest = rest;
+        Some((part, text))
+    }
+
+    /// Skips white space, and this character if it comes next.
+    fn takes(&mut self, character: char) -> bool {
+        self.rest = self.rest.trim_start_matches(SPACE);
+        let rest = self.rest.strip_prefix(character);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
     }
 }
 

@@ -173,6 +173,40 @@ fn json_keeps_its_order_and_the_last_of_double_keys() {
     let text = r#"["\"\\\n\u0001é\t\b\f\r"]"#;
     assert_eq!(Json::parse(text).unwrap().write().as_str(), text);
     assert!(!format!("{:?}", Json::parse(r#"{"secret": "word"}"#)).contains("secret"));
+    for wrong in [
+        "",
+        "[1,]",
+        "[,1]",
+        "{\"a\" 1}",
+        "{a: 1}",
+        "[1 2]",
+        "01",
+        "1.",
+        "+1",
+        "tru",
+        "nul",
+        "[1]]",
+        "\"a",
+        "{1: 2}",
+    ] {
+        assert_eq!(Json::parse(wrong), None, "{wrong}");
+    }
+}
+
+#[test]
+fn numbers_keep_all_their_digits() {
+    let text = "[18446744073709551616, -9223372036854775809, 0.12345678901234567890, 1e400, 1.0, -0, 1E+2]";
+    assert_eq!(Json::parse(&text.replace(' ', "\n")).unwrap().write().as_str(), text);
+    let definitions = r#"[{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"n": {"const": 123456789012345678901234567890}}}}}]"#;
+    let tools = Definitions::parse(definitions).unwrap();
+    assert_eq!(tools.message().text, definitions);
+    let schema = call_schema(&tools, None, CallArguments::Checked).unwrap();
+    assert!(schema.contains(r#"{"const": 123456789012345678901234567890}"#), "{schema}");
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 123456789012345678901234567890}}\n</tool_call>";
+    let answer = read_answer(call, known);
+    assert_eq!(write_answer("", &answer.calls).as_str(), call);
+    let rounded = call.replace("123456789012345678901234567890", "1.2345678901234568e29");
+    assert_eq!(canonical_answer(call), canonical_answer(&rounded), "JavaScript writes it so");
 }
 
 #[test]

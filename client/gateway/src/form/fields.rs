@@ -10,7 +10,10 @@ use baton_proto::{record::Role, turn::in_range};
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
-use crate::http::api_error::ApiError;
+use crate::http::{api_error::ApiError, exact};
+
+/// Begins a text in some editors' files, and is no part of it.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// The roles of messages with their names, which are alike in all APIs.
 const ROLES: [(Role, &str); 4] =
@@ -37,20 +40,26 @@ impl BodyFields {
         let unreadable = |reason: String| {
             ApiError::request("invalid_body", "", format!("the body cannot be read: {reason}"))
         };
-        match serde_json::from_slice(body) {
-            Ok(Value::Object(fields)) => Ok(Self { fields, ..Self::default() }),
-            Ok(_) => Err(unreadable("it is no JSON object".to_owned())),
-            Err(error) => {
-                let (line, column) = (error.line(), error.column());
-                Err(unreadable(format!("it is no JSON, or nested too deep (line {line}, column {column})")))
+        let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
+        match std::str::from_utf8(body).ok().and_then(exact::read) {
+            Some(value @ Value::Object(_)) => Self::of(value, String::new()),
+            Some(_) => Err(unreadable("it is no JSON object".to_owned())),
+            None => {
+                let error = serde_json::from_slice::<Value>(body).err();
+                let place = error.map(|error| format!(" (line {}, column {})", error.line(), error.column()));
+                let place = place.unwrap_or_default();
+                Err(unreadable(format!("it is no JSON, or nested too deep{place}")))
             }
         }
     }
 
-    /// The fields of a value at a path.
+    /// The fields of a value at a path. Numbers within their values keep all digits (`http/exact.rs`).
     pub(crate) fn of(value: Value, path: String) -> Result<Self, ApiError> {
         match value {
-            Value::Object(fields) => Ok(Self { fields, path, is_query: false }),
+            Value::Object(mut fields) => {
+                fields.values_mut().for_each(exact::round);
+                Ok(Self { fields, path, is_query: false })
+            }
             _ => Err(ApiError::value(&path, format!("{path} is an object"))),
         }
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     form::fields::{BodyFields, without_nulls},
-    http::api_error::ApiError,
+    http::{api_error::ApiError, exact},
 };
 
 /// The parameter.
@@ -59,7 +59,7 @@ fn take_schema(format: &mut BodyFields) -> Result<String, ApiError> {
         return Err(ApiError::value(&at, "json_schema.schema is the schema, an object"));
     };
     named.refuse_rest("json_schema")?;
-    check_length(without_nulls(schema).to_string(), &at)
+    check_length(exact::write(&without_nulls(schema)), &at)
 }
 
 /// The schema, unless it is too long; `at` names the parameter.
@@ -104,6 +104,17 @@ mod tests {
             assert!(named(wrong.clone()).is_err(), "{wrong}");
         }
         assert!(named(json!({ "schema": { "const": "x".repeat(MAX_SCHEMA_BYTES) } })).is_err());
+    }
+
+    #[test]
+    fn a_schema_keeps_all_digits_of_its_numbers() {
+        let schema =
+            r#"{"enum":[9007199254740993,123456789012345678901234567890],"minimum":0.12345678901234567890}"#;
+        let body = format!(
+            r#"{{"{NAME}":{{"type":"json_schema","json_schema":{{"name":"n","schema":{schema}}}}}}}"#
+        );
+        let mut fields = BodyFields::of_body(body.as_bytes()).unwrap();
+        assert_eq!(take(&mut fields).unwrap().as_deref(), Some(schema));
     }
 
     #[test]

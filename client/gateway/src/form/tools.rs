@@ -22,7 +22,7 @@ use crate::{
         fields::{BodyFields, without_nulls},
         format,
     },
-    http::api_error::ApiError,
+    http::{api_error::ApiError, exact},
 };
 
 /// Ends a call in the syntax that nodes tell to models.
@@ -72,7 +72,7 @@ impl ToolRequest {
             (ToolChoice::Named(name), _) => forced(Some(name.as_str())),
             (ToolChoice::Auto, None) => Ok(None),
             (ToolChoice::Auto, Some(form)) => {
-                call_or_answer_schema(&tools, &serde_json::from_str(form).unwrap_or_default()).map(Some)
+                call_or_answer_schema(&tools, Json::parse(form).unwrap_or(Json::Null)).map(Some)
             }
         };
         let schema = schema.map_err(|error| call_error(&error))?;
@@ -98,7 +98,7 @@ fn definitions(tools: Vec<Value>) -> Result<Option<Definitions>, ApiError> {
         check_tool(BodyFields::of(tool.clone(), format!("tools[{index}]"))?)?;
     }
     let wrong = || format!("tools is at most {MAX_TOOLS} functions with different names");
-    let definitions = Definitions::parse(&Value::Array(tools).to_string());
+    let definitions = Definitions::parse(&exact::write(&Value::Array(tools)));
     let definitions = definitions.ok_or_else(|| ApiError::value("tools", wrong()))?;
     definitions.message().check().map_err(|_| ApiError::value("tools", "the tools are too long"))?;
     Ok(Some(definitions))
@@ -163,7 +163,7 @@ impl PastCall {
         let text = match fields.take(arguments) {
             Some(Value::String(text)) if !text.trim().is_empty() => text,
             None | Some(Value::String(_)) => "{}".to_owned(),
-            Some(value) => value.to_string(),
+            Some(value) => exact::write(&value),
         };
         match Json::parse(&text) {
             Some(map @ Json::Map(_)) => Ok(Self { id, name, arguments: Ok(map) }),

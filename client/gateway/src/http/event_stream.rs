@@ -11,6 +11,8 @@ use axum::{
 use futures::{Stream, StreamExt as _, future::ready, stream};
 use tokio::time::timeout;
 
+use crate::http::exact::restored;
+
 /// Pause in a stream of events after which a sign shows that the connection is alive.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
@@ -33,12 +35,12 @@ pub(crate) const EVENTS: StreamForm = StreamForm { content_type: "text/event-str
 /// # Parameters
 /// `data` is one line: JSON is.
 pub(crate) fn event(data: impl Display) -> String {
-    format!("data: {data}\n\n")
+    restored(format!("data: {data}\n\n"))
 }
 
 /// An event with a name.
 pub(crate) fn named_event(name: &str, data: impl Display) -> String {
-    format!("event: {name}\ndata: {data}\n\n")
+    restored(format!("event: {name}\ndata: {data}\n\n"))
 }
 
 /// A response of parts in a form. After each `silence` without one, it sends the sign of life, so that nothing between

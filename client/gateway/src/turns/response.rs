@@ -1,9 +1,6 @@
 //! Answers a request in the form of an API: whole, or as a stream.
 
-use axum::{
-    Json,
-    response::{IntoResponse as _, Response},
-};
+use axum::response::Response;
 use baton_client::TokenReport;
 use futures::{Stream, StreamExt as _, stream};
 use serde_json::Value;
@@ -17,6 +14,7 @@ use crate::{
     http::{
         api_error::ApiError,
         event_stream::{self, StreamForm},
+        exact,
         session_header::name_session,
     },
     state::{Gateway, request_slots::RequestSlot},
@@ -88,7 +86,7 @@ pub(crate) async fn respond<W: AnswerWriter>(
             let first = running.first_step(limit).await?;
             W::join(&mut body, writer.whole(&running.whole(first).await?));
         }
-        Json(body).into_response()
+        exact::respond(&body)
     };
     if !is_ephemeral {
         name_session(&mut response, session);

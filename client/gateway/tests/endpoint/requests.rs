@@ -136,24 +136,37 @@ async fn a_history_of_any_length_that_no_session_has_is_answered_over_each_api()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_printed_nothing_is_answered_over_each_api_and_a_user_who_says_nothing_is_refused() {
     let (world, endpoint) = Endpoint::with_nodes(1).await;
-    let function = json!({ "name": "run", "parameters": { "type": "object" } });
+    // A number that serde_json would round, in a schema, in calls of the model, and in those that come back.
+    const LONG: &str = "123456789012345678901234567890";
+    let post = async |api: &str, body: &Value| {
+        let body = body.to_string().replace("\"LONG\"", LONG);
+        let request =
+            endpoint.request(Method::POST, api).header("content-type", "application/json").body(body);
+        let text = request.send().await.unwrap().text().await.unwrap();
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(answer["baton"]["verified"], true, "{text}");
+        (text, answer)
+    };
+    let schema = json!({ "type": "object", "properties": { "n": { "const": "LONG" } } });
+    let function = json!({ "name": "run", "parameters": schema });
+    let arguments = format!("{{\"n\":{LONG}}}");
     for (number, result) in [json!(""), json!("\n"), json!(null)].into_iter().enumerate() {
         for api in APIS {
             let user = json!({ "role": "user", "content": format!("make a folder {number}") });
-            let call = json!({ "id": "call_1", "type": "function", "function": { "name": "run", "arguments": "{}" } });
+            let call = json!({ "id": "call_1", "type": "function", "function": { "name": "run", "arguments": arguments } });
             let (messages, tools) = match api {
                 "/v1/responses" => (
-                    json!([user, { "type": "function_call", "call_id": "call_1", "name": "run", "arguments": "{}" },
+                    json!([user, { "type": "function_call", "call_id": "call_1", "name": "run", "arguments": arguments },
                         { "type": "function_call_output", "call_id": "call_1", "output": result }]),
-                    json!([{ "type": "function", "name": "run", "parameters": { "type": "object" } }]),
+                    json!([{ "type": "function", "name": "run", "parameters": schema }]),
                 ),
                 "/v1/messages" => (
-                    json!([user, { "role": "assistant", "content": [{ "type": "tool_use", "id": "toolu_1", "name": "run", "input": {} }] },
+                    json!([user, { "role": "assistant", "content": [{ "type": "tool_use", "id": "toolu_1", "name": "run", "input": { "n": "LONG" } }] },
                         { "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "toolu_1", "content": result }] }]),
-                    json!([{ "name": "run", "input_schema": { "type": "object" } }]),
+                    json!([{ "name": "run", "input_schema": schema }]),
                 ),
                 "/api/chat" => (
-                    json!([user, { "role": "assistant", "tool_calls": [{ "function": { "name": "run", "arguments": {} } }] },
+                    json!([user, { "role": "assistant", "tool_calls": [{ "function": { "name": "run", "arguments": { "n": "LONG" } } }] },
                         { "role": "tool", "tool_name": "run", "content": result }]),
                     json!([{ "type": "function", "function": function }]),
                 ),
@@ -166,16 +179,20 @@ async fn a_tool_that_printed_nothing_is_answered_over_each_api_and_a_user_who_sa
             // Carried in at first, and then in a session that has the call.
             let mut asked = body(api, &messages, "auto", 20);
             asked["tools"] = tools;
-            endpoint.post(api, &asked).await;
+            post(api, &asked).await;
             let mut begun = messages.as_array().unwrap().clone();
             begun.truncate(1);
             world.nodes[0]
-                .script([Act::Say("<tool_call>\n{\"name\": \"run\", \"arguments\": {}}\n</tool_call>")]);
+                .script([Act::Say("<tool_call>\n{\"name\": \"run\", \"arguments\": {\"n\": 123456789012345678901234567890}}\n</tool_call>")]);
             let mut first = asked.clone();
             first[if api == "/v1/responses" { "input" } else { "messages" }] = json!(begun);
-            let first = endpoint.post(api, &first).await;
-            let second = endpoint.post(api, &asked).await;
+            let (text, first) = post(api, &first).await;
+            assert!(text.contains(LONG), "{api}: {text}");
+            let (_, second) = post(api, &asked).await;
             assert_eq!(second["baton"]["session"], first["baton"]["session"], "{api} {result}");
+            let session = endpoint.conversation(&second).await.session;
+            let pinned = endpoint.client.session(session).system().await.unwrap();
+            assert!(pinned[0].text.contains(LONG), "{api}: {}", pinned[0].text);
         }
     }
     for content in ["", " \n"] {

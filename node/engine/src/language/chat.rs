@@ -2,7 +2,6 @@
 
 use std::fmt::{self, Write as _};
 
-use serde_json::Number;
 use zeroize::Zeroizing;
 
 /// A message's author.
@@ -100,8 +99,8 @@ pub enum Json {
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A number.
-    Number(Number),
+    /// A number, as it is written.
+    Number(Zeroizing<String>),
     /// A text.
     Text(Zeroizing<String>),
     /// A list.
@@ -116,7 +115,7 @@ impl From<serde_json::Value> for Json {
         match value {
             Value::Null => Self::Null,
             Value::Bool(value) => Self::Bool(value),
-            Value::Number(number) => Self::Number(number),
+            Value::Number(number) => Self::Number(Zeroizing::new(number.to_string())),
             Value::String(text) => Self::Text(text.into()),
             Value::Array(values) => Self::List(values.into_iter().map(Self::from).collect()),
             Value::Object(entries) => {

@@ -18,6 +18,7 @@ use crate::{
     http::{
         api_error::ApiError,
         event_stream::{EVENTS, StreamForm, named_event},
+        exact,
     },
     turns::{
         answer::{RunningTurn, WholeAnswer},
@@ -88,7 +89,7 @@ impl AnswerWriter for MessageWriter {
     fn whole(mut self, WholeAnswer { ended, reports, accepted: answer }: &WholeAnswer) -> Value {
         self.bytes.extend(reports.iter().flat_map(|report| &report.token.bytes));
         let text = ended.has_text().then(|| json!({ "type": "text", "text": ended.text }));
-        let input = |call: &ModelCall| serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+        let input = |call: &ModelCall| exact::read(&call.arguments).unwrap_or_else(|| json!({}));
         let calls = ended.calls.iter().map(|call| call_block(call, input(call)));
         let content: Vec<Value> = text.into_iter().chain(calls).collect();
         self.model.clone_from(&answer.model);

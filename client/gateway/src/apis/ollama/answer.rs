@@ -13,7 +13,7 @@ use crate::{
         steps::AcceptedAnswer,
         tools::{AnswerPart, ModelCall},
     },
-    http::{api_error::ApiError, event_stream::StreamForm},
+    http::{api_error::ApiError, event_stream::StreamForm, exact},
     state::Gateway,
     turns::{
         answer::{RunningTurn, WholeAnswer},
@@ -51,7 +51,7 @@ impl AnswerWriter for LineWriter {
             AnswerPart::CallEnded(call) => Some(self.line("", &[call], false)),
             AnswerPart::CallBegun(_) | AnswerPart::Arguments { .. } => None,
         };
-        parts.into_iter().filter_map(line).map(|line| format!("{line}\n")).collect()
+        parts.into_iter().filter_map(line).map(|line| exact::write(&line) + "\n").collect()
     }
 
     fn end(&mut self, rest: Vec<AnswerPart>, answer: &AcceptedAnswer) -> String {
@@ -111,6 +111,6 @@ impl LineWriter {
 }
 
 fn call_object(call: &ModelCall) -> Value {
-    let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+    let arguments = exact::read(&call.arguments).unwrap_or_else(|| json!({}));
     json!({ "id": call.id, "function": { "index": call.position, "name": call.name, "arguments": arguments } })
 }

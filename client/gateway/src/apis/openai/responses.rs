@@ -25,7 +25,7 @@ use crate::{
         fields::{BodyFields, page_of, with},
         tools::AnswerParser,
     },
-    http::api_error::ApiError,
+    http::{api_error::ApiError, exact},
     state::{Gateway, GatewayState},
     turns::response::respond,
 };
@@ -151,7 +151,7 @@ async fn retrieve(
     gateway: Gateway,
     Path(id): Path<String>,
     mut options: BodyFields,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     if options.flag("stream")? == Some(true) {
         let message = "a kept response is read whole: leave stream out";
         return Err(ApiError::unsupported("stream", message));
@@ -169,7 +169,7 @@ async fn retrieve(
         echo: Value::Null,
     };
     let parser = tools.map(|tools| AnswerParser::new(tools, id.is_one_call, false));
-    Ok(Json(frame.of_turn(&view, parser)))
+    Ok(exact::respond(&frame.of_turn(&view, parser)))
 }
 
 /// The messages that a response answered, without those of earlier turns.

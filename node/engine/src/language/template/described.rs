@@ -70,7 +70,7 @@ fn write(value: &Json, out: &mut String) {
     match value {
         Json::Null => out.push_str("null"),
         Json::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
-        Json::Number(number) => out.push_str(&number.to_string()),
+        Json::Number(number) => out.push_str(number),
         Json::Text(text) => write_text(text, out),
         Json::List(values) => {
             out.push('[');

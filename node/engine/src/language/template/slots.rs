@@ -14,7 +14,7 @@ use std::{
 
 use minijinja::{
     Error, ErrorKind, Value,
-    value::{Enumerator, Kwargs, Object, ValueKind},
+    value::{Enumerator, Kwargs, Object, ObjectRepr, ValueKind},
 };
 use zeroize::Zeroizing;
 
@@ -28,6 +28,9 @@ use crate::language::{
 const MAX_INDENT: usize = 16;
 /// Deepest nesting of values for `tojson`: the same as the JSON parser's.
 const MAX_DEPTH: usize = 128;
+
+/// Decimal digits that `f64` holds, whatever they are.
+const EXACT_DIGITS: usize = 15;
 
 /// Maximum size in bytes of all JSON of a prompt: some times the longest definitions, since indentation
 /// multiplies a few bytes.
@@ -158,10 +161,13 @@ impl Slots {
         match json {
             Json::Null => Value::from(()),
             Json::Bool(value) => Value::from(*value),
-            Json::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
-                (Some(number), ..) => Value::from(number),
-                (_, Some(number), _) => Value::from(number),
-                (.., number) => Value::from(number.unwrap_or_default()),
+            Json::Number(text) => match (text.parse::<i64>(), text.parse::<u64>(), text.parse::<f64>()) {
+                (Ok(number), ..) => Value::from(number),
+                (_, Ok(number), _) => Value::from(number),
+                (.., Ok(number)) if text.bytes().filter(u8::is_ascii_digit).count() <= EXACT_DIGITS => {
+                    Value::from(number)
+                }
+                _ => Value::from_object(LongNumber(text.clone())),
             },
             Json::Text(text) => self.text(text),
             Json::List(values) => values.iter().map(|value| self.json(value, keys)).collect(),
@@ -268,6 +274,20 @@ pub(super) fn ordered<const N: usize>(entries: [(&str, Value); N]) -> Value {
     Value::from_object(OrderedMap(
         entries.into_iter().map(|(key, value)| (Value::from(key), value)).collect(),
     ))
+}
+
+/// A number with more digits than the template's numbers hold, as it is written.
+#[derive(Debug)]
+struct LongNumber(Zeroizing<String>);
+
+impl Object for LongNumber {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// A map that keeps the order of its entries.
@@ -380,7 +400,10 @@ impl Writer<'_> {
                 }
                 self.end(']', any, depth);
             }
-            _ => return Err(Error::new(ErrorKind::InvalidOperation, "tojson: not a JSON value")),
+            _ => match value.downcast_object_ref::<LongNumber>() {
+                Some(number) => self.out.push_str(&number.0),
+                None => return Err(Error::new(ErrorKind::InvalidOperation, "tojson: not a JSON value")),
+            },
         }
         Ok(())
     }

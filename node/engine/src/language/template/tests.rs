@@ -306,6 +306,12 @@ fn json_is_written_as_pythons() {
                     null,\n      {},\n      [],\n      \"é\\\"<'\"\n    ],\n    \"a\": \"\"\n  }\n}";
     assert_eq!(write("(indent=2)"), indented);
     assert_eq!(write("(2)"), indented);
+    let mut long = with_tools(user("u"), "[{}]");
+    let number = Zeroizing::new("0.12345678901234567890".to_owned());
+    long.tools =
+        vec![Json::List(vec![Json::Number(number), Json::Number("123456789012345678901".to_owned().into())])];
+    let written = template(&source.replace(" OPTIONS", "")).render(&long).unwrap();
+    assert_eq!(plain(&written), "u|[0.12345678901234567890, 123456789012345678901]");
     let constant = "{{ {'b': [1, 'x'], 'a': none} | tojson }}{% for m in messages %}{{ m.content | tojson }}{% endfor %}";
     let rendered = marked(
         &template(constant).render(&Conversation { messages: user("a\"b"), tools: Vec::new() }).unwrap(),
