@@ -19,12 +19,12 @@ use crate::{
     },
     http::api_error::ApiError,
     sessions::{
-        carried_history::{fit, starts},
+        carried_history::{CarriedMessages, starts},
         unanswered::discard_unused,
     },
     state::{
         Gateway,
-        session_index::{agreement, same_messages},
+        session_index::{agreement, is_carried, same_messages},
         session_slots::{SessionSlot, SlotHolder},
     },
 };
@@ -33,21 +33,12 @@ use baton_client::{Client, ClientError, Conversation, ConversationTurn, NewSessi
 /// A session, ready for the turn.
 pub(crate) struct PreparedSession {
     pub(crate) session: SessionId,
-    /// The messages of the turn.
-    pub(crate) messages: Vec<Message>,
+    /// The messages of the turn, and the number of the request's oldest messages that the session does not have.
+    pub(crate) carried: CarriedMessages,
     /// Whether they are unanswered there, so that their turn goes on.
     pub(crate) is_resumed: bool,
     /// The seq from which the turn replaces earlier turns.
     pub(crate) replaces: Option<u64>,
-    /// The request's oldest messages that the session does not have: together they are larger than a turn.
-    pub(crate) messages_left_out: usize,
-}
-
-impl PreparedSession {
-    /// A session whose turn begins with these messages, and replaces none.
-    pub(crate) fn new(session: SessionId, messages: Vec<Message>, messages_left_out: usize) -> Self {
-        Self { session, messages, is_resumed: false, replaces: None, messages_left_out }
-    }
 }
 
 /// The session decided for a request, before any change.
@@ -222,8 +213,9 @@ impl Seeker<'_> {
         let handle = self.client.session(session);
         let messages = handle.pending_messages().await?.unwrap_or_default();
         let left_out = self.request.messages.len().saturating_sub(messages.len());
-        let messages_left_out = if handle.info().await?.turns == 0 { left_out } else { 0 };
-        Ok(PreparedSession { session, messages, is_resumed: true, replaces: None, messages_left_out })
+        let left_out = if handle.info().await?.turns == 0 { left_out } else { 0 };
+        let carried = CarriedMessages::new(messages, left_out);
+        Ok(PreparedSession { session, carried, is_resumed: true, replaces: None })
     }
 
     /// The place of the request, as the sessions are now.
@@ -249,26 +241,23 @@ impl Seeker<'_> {
         let all = &self.request.messages;
         let fits = check(self.template, all).is_ok();
         // A session may have begun without the oldest messages.
-        for start in starts(all, self.before.len()) {
+        let starts = starts(all, self.before.len());
+        let proposed = self.gateway.index().propose(self.before, starts, self.gateway.caller.project());
+        for (start, session) in proposed {
             let before = self.before.get(start..).unwrap_or_default();
-            let proposed = match before {
-                [] => Vec::new(),
-                before => self.gateway.index().propose(before, self.gateway.caller.project()),
-            };
-            for session in proposed {
-                match self.client.session(session).conversation().await {
-                    Ok(conversation) => match match_session(&conversation, before, fits) {
-                        Some(SessionChoice::Session { session, replaces, .. }) => {
-                            return SessionChoice::Session { session, replaces, left_out: start };
-                        }
-                        Some(choice) => return choice,
-                        // Another program continued it; index its present messages.
-                        None => self.gateway.index().learn(conversation),
-                    },
-                    Err(error) => {
-                        tracing::debug!(%error, "a proposed session cannot be read");
-                        self.gateway.index().forget(session);
+            match self.client.session(session).conversation().await {
+                Ok(conversation) if start > 0 && !is_carried(&conversation) => {}
+                Ok(conversation) => match match_session(&conversation, before, fits) {
+                    Some(SessionChoice::Session { session, replaces, .. }) => {
+                        return SessionChoice::Session { session, replaces, left_out: start };
                     }
+                    Some(choice) => return choice,
+                    // Another program continued it; index its present messages.
+                    None => self.gateway.index().learn(conversation),
+                },
+                Err(error) => {
+                    tracing::debug!(%error, "a proposed session cannot be read");
+                    self.gateway.index().forget(session);
                 }
             }
         }
@@ -281,17 +270,17 @@ impl Seeker<'_> {
         branch: Option<BranchPoint>,
         history: Vec<Message>,
     ) -> Result<ReadySession, ApiError> {
-        let mut messages = [history.as_slice(), &self.request.messages].concat();
+        let messages = [history.as_slice(), &self.request.messages].concat();
         let newest = messages.len() - self.new.len();
-        let messages_left_out = fit(&mut messages, newest);
-        check(self.template, &messages)?;
+        let carried = CarriedMessages::fit(messages, newest);
+        check(self.template, &carried.messages)?;
         let is_chosen = matches!(self.request.place, RequestPlace::BranchAfter(_));
         let parent = branch.filter(|_| is_chosen).map(|branch| branch.session_id);
         let system = self.pinned_in(parent).await?;
         let project = self.gateway.caller.project().map(str::to_owned);
         let session = self.client.new_session(NewSession { system, branch, project, root: None }).await?;
         let slot = self.take(session).map_err(|_| ClientError::Busy)?;
-        Ok((PreparedSession::new(session, messages, messages_left_out), slot))
+        Ok((PreparedSession { session, carried, is_resumed: false, replaces: None }, slot))
     }
 
     /// Begins a branch before the turn that runs in a session, so that both requests are answered.
@@ -312,7 +301,7 @@ impl Seeker<'_> {
         session: SessionId,
         slot: SessionSlot,
         replaces: Option<u64>,
-        messages_left_out: usize,
+        left_out: usize,
     ) -> Result<ReadySession, ApiError> {
         let handle = self.client.session(session);
         check(self.template, self.new)?;
@@ -331,8 +320,8 @@ impl Seeker<'_> {
             }
             handle.set_system(system).await?;
         }
-        let messages = self.new.to_vec();
-        Ok((PreparedSession { session, messages, is_resumed, replaces, messages_left_out }, slot))
+        let carried = CarriedMessages::new(self.new.to_vec(), left_out);
+        Ok((PreparedSession { session, carried, is_resumed, replaces }, slot))
     }
 }
 

@@ -10,7 +10,7 @@ use baton_proto::{ids::SessionId, record::Message, text::is_same_place};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::state::session_index::agreement;
+use crate::state::session_index::{agreement, is_carried};
 
 /// Time after its last answer until a session ends.
 pub(crate) const IDLE_TIME: Duration = Duration::from_secs(5 * 60);
@@ -74,11 +74,24 @@ impl<T> Default for IdleSessions<T> {
 }
 
 impl<T> IdleSessions<T> {
-    /// Takes the session of a project that has exactly these messages.
-    pub(crate) fn take(&self, project: Option<&str>, pinned: &[Message], messages: &[Message]) -> Option<T> {
+    /// Takes the session of a project that has exactly the messages from one of these places on; also returns that place.
+    pub(crate) fn take(
+        &self,
+        project: Option<&str>,
+        pinned: &[Message],
+        messages: &[Message],
+        starts: impl IntoIterator<Item = usize>,
+    ) -> Option<(usize, T)> {
         let mut idle = self.0.lock();
-        let position = idle.iter().rposition(|one| one.is_of(project, pinned, messages))?;
-        Some(idle.remove(position).session)
+        let position = |start: usize| {
+            let rest = messages.get(start..)?;
+            let is_it = |one: &IdleSession<T>| {
+                one.is_of(project, pinned, rest) && (start == 0 || is_carried(&one.conversation))
+            };
+            Some((start, idle.iter().rposition(is_it)?))
+        };
+        let (start, position) = starts.into_iter().find_map(position)?;
+        Some((start, idle.remove(position).session))
     }
 
     /// Keeps a session for a next request. The caller ends the returned sessions, for which there is no room.
@@ -130,13 +143,18 @@ mod tests {
         let said = [user("a"), answer("yes")];
         let kept = idle.keep(pinned.to_vec(), conversation(1, 0, &[("a", "yes")]), 1, Instant::now());
         assert!(kept.is_empty());
-        assert!(idle.take(None, &pinned, &said[..1]).is_none(), "within a turn");
-        assert!(idle.take(None, &pinned, &[]).is_none(), "before its turns");
-        assert!(idle.take(None, &pinned, &[user("b"), answer("yes")]).is_none(), "other messages");
-        assert!(idle.take(None, &[], &said).is_none(), "other system text");
-        assert!(idle.take(Some("anna"), &pinned, &said).is_none(), "another project");
-        assert_eq!(idle.take(None, &pinned, &said), Some(1));
-        assert!(idle.take(None, &pinned, &said).is_none());
+        let take = |project, pinned: &[Message], said: &[Message]| {
+            idle.take(project, pinned, said, [0]).map(|(_, session)| session)
+        };
+        assert!(take(None, &pinned, &said[..1]).is_none(), "within a turn");
+        assert!(take(None, &pinned, &[]).is_none(), "before its turns");
+        assert!(take(None, &pinned, &[user("b"), answer("yes")]).is_none(), "other messages");
+        assert!(take(None, &[], &said).is_none(), "other system text");
+        assert!(take(Some("anna"), &pinned, &said).is_none(), "another project");
+        let older = [&[user("x"), answer("y")], &said[..]].concat();
+        assert!(idle.take(None, &pinned, &older, [0, 2]).is_none(), "it did not begin without them");
+        assert_eq!(take(None, &pinned, &said), Some(1));
+        assert!(take(None, &pinned, &said).is_none());
     }
 
     #[test]

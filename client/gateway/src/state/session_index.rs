@@ -30,6 +30,14 @@ pub(crate) const MAX_PROPOSALS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct WordsMark(u64);
 
+impl WordsMark {
+    /// The mark after one more message with this hash.
+    fn then(self, hash: u64) -> Self {
+        // The hash is keyed, so any step that depends on the order will do.
+        Self((self.0.rotate_left(5) ^ hash).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+}
+
 /// A session with its marks: one for each turn, in place of the turns themselves.
 #[derive(Debug)]
 struct IndexedSession {
@@ -50,10 +58,12 @@ pub(crate) struct SessionIndex {
 }
 
 impl SessionIndex {
-    fn extend(&self, WordsMark(before): WordsMark, messages: &[Message]) -> WordsMark {
-        WordsMark(messages.iter().fold(before, |before, message| {
-            self.hasher.hash_one((before, message.role as u8, canonical(message)))
-        }))
+    fn hash(&self, message: &Message) -> u64 {
+        self.hasher.hash_one((message.role as u8, canonical(message)))
+    }
+
+    fn extend(&self, mark: WordsMark, messages: &[Message]) -> WordsMark {
+        messages.iter().fold(mark, |mark, message| mark.then(self.hash(message)))
     }
 
     /// Indexes a session's present messages, in place of earlier ones.
@@ -101,10 +111,24 @@ impl SessionIndex {
         listed
     }
 
-    /// Sessions of a project that begin with these messages, as whole turns: first the sessions that end there,
-    /// then the last used.
-    pub(crate) fn propose(&self, messages: &[Message], project: Option<&str>) -> Vec<SessionId> {
-        let mark = self.extend(WordsMark(0), messages);
+    /// Sessions of a project that begin with the messages from one of these places on, as whole turns: with that place,
+    /// first the sessions that end there, then the last used.
+    pub(crate) fn propose(
+        &self,
+        messages: &[Message],
+        starts: impl IntoIterator<Item = usize>,
+        project: Option<&str>,
+    ) -> Vec<(usize, SessionId)> {
+        let hashes: Vec<u64> = messages.iter().map(|message| self.hash(message)).collect();
+        let from = |start: usize| {
+            let hashes = hashes.get(start..).unwrap_or_default();
+            let mark = hashes.iter().fold(WordsMark(0), |mark, hash| mark.then(*hash));
+            self.of_mark(mark, project).into_iter().map(move |session| (start, session))
+        };
+        starts.into_iter().flat_map(from).collect()
+    }
+
+    fn of_mark(&self, mark: WordsMark, project: Option<&str>) -> Vec<SessionId> {
         let occurrences = self.at.get(&mark).map(Vec::as_slice).unwrap_or_default();
         let found = occurrences.iter().filter_map(|(id, turns)| {
             let IndexedSession { marks, conversation } = self.sessions.get(id)?;
@@ -163,6 +187,12 @@ pub(crate) fn agreement(turns: &[ConversationTurn], messages: &[Message]) -> Opt
     rest.is_empty().then_some(turns.len())
 }
 
+/// Whether a session began with a history that was carried in. Only such a one may lack a request's oldest messages.
+pub(crate) fn is_carried(conversation: &Conversation) -> bool {
+    let first = conversation.turns.first().map(|turn| turn.messages.as_slice()).unwrap_or_default();
+    first.iter().filter(|message| message.role == Role::Assistant).count() > 1
+}
+
 /// Whether two lists hold the same messages.
 pub(crate) fn same_messages(a: &[Message], b: &[Message]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
@@ -209,6 +239,10 @@ pub(crate) mod tests {
         Conversation { session: SessionId([number; 32]), title, project: None, used_ms, branch: None, turns }
     }
 
+    fn proposed(index: &SessionIndex, said: &[Message], project: Option<&str>) -> Vec<SessionId> {
+        index.propose(said, [0], project).into_iter().map(|(_, session)| session).collect()
+    }
+
     #[test]
     fn a_session_is_found_by_its_messages_and_one_that_ends_there_comes_first() {
         let mut index = SessionIndex::default();
@@ -217,16 +251,16 @@ pub(crate) mod tests {
         index.learn(first.clone());
         index.learn(second.clone());
         let said = [user("hi"), answer(" hello\n")];
-        assert_eq!(index.propose(&said, None), [second.session, first.session]);
+        assert_eq!(proposed(&index, &said, None), [second.session, first.session]);
         let said = [user("hi"), answer("hello"), user("how are you?"), answer("well")];
-        assert_eq!(index.propose(&said, None), [first.session]);
-        assert!(index.propose(&[user("hi"), answer("hullo")], None).is_empty());
-        assert!(index.propose(&[user("hi")], None).is_empty(), "within a turn");
+        assert_eq!(proposed(&index, &said, None), [first.session]);
+        assert!(proposed(&index, &[user("hi"), answer("hullo")], None).is_empty());
+        assert!(proposed(&index, &[user("hi")], None).is_empty(), "within a turn");
         index.forget(second.session);
-        assert_eq!(index.propose(&[user("hi"), answer("hello")], None), [first.session]);
+        assert_eq!(proposed(&index, &[user("hi"), answer("hello")], None), [first.session]);
         // Its former messages are forgotten when it is learned again.
         index.learn(conversation(1, 2, &[("hi", "good day")]));
-        assert!(index.propose(&[user("hi"), answer("hello")], None).is_empty());
+        assert!(proposed(&index, &[user("hi"), answer("hello")], None).is_empty());
         assert_eq!(index.marks, 1);
     }
 
@@ -239,8 +273,8 @@ pub(crate) mod tests {
             index.learn(one);
         }
         assert_eq!(index.sessions.len(), MAX_SESSIONS);
-        assert!(index.propose(&[user("hi"), answer("0")], None).is_empty());
-        assert_eq!(index.propose(&[user("hi"), answer("1")], None).len(), 1);
+        assert!(proposed(&index, &[user("hi"), answer("0")], None).is_empty());
+        assert_eq!(proposed(&index, &[user("hi"), answer("1")], None).len(), 1);
     }
 
     #[test]
@@ -285,9 +319,9 @@ pub(crate) mod tests {
         index.learn(of_anna.clone());
         index.learn(conversation(2, 9, &[("long", "x"), ("y", "z")]));
         let said = [user("  hi\n you "), answer("hello")];
-        assert_eq!(index.propose(&said, Some("anna")), [of_anna.session]);
-        assert!(index.propose(&said, Some("ben")).is_empty());
-        assert!(index.propose(&said, None).is_empty(), "the owner's programs do not continue it either");
+        assert_eq!(proposed(&index, &said, Some("anna")), [of_anna.session]);
+        assert!(proposed(&index, &said, Some("ben")).is_empty());
+        assert!(proposed(&index, &said, None).is_empty(), "the owner's programs do not continue it either");
         let listed = |project| {
             let list = index.list(project).into_iter().map(|(one, turns)| (one.title, turns));
             list.collect::<Vec<_>>()

@@ -18,7 +18,7 @@ use crate::{
     keys::{accounts::Charge, usage::UsageCounts},
     memory::GatewayMemory,
     sessions::{
-        carried_history::{fit, starts},
+        carried_history::{CarriedMessages, starts},
         choice::{PreparedSession, check, pinned, prepare_session},
         unanswered::forget_failed,
     },
@@ -183,22 +183,20 @@ async fn prepare_ephemeral(
     if !new.is_empty() {
         check(template, new)?;
         // A session may have begun without the oldest messages.
-        continued = starts(&request.messages, before.len()).find_map(|start| {
-            Some((start, gateway.inner.idle_sessions.take(project, &pinned, before.get(start..)?)?))
-        });
+        let starts = starts(&request.messages, before.len());
+        continued = gateway.inner.idle_sessions.take(project, &pinned, before, starts);
     }
-    let (messages, messages_left_out, session) = match continued {
-        Some((start, idle)) => (new.to_vec(), start, idle),
+    let (carried, session) = match continued {
+        Some((start, idle)) => (CarriedMessages::new(new.to_vec(), start), idle),
         None => {
-            let mut messages = request.messages.clone();
-            let left_out = fit(&mut messages, before.len());
-            check(template, &messages)?;
+            let carried = CarriedMessages::fit(request.messages.clone(), before.len());
+            check(template, &carried.messages)?;
             let project = project.map(str::to_owned);
             let begun = NewSession { system: pinned, project, ..NewSession::default() };
-            (messages, left_out, EphemeralSession::begin(gateway.client(), begun).await?)
+            (carried, EphemeralSession::begin(gateway.client(), begun).await?)
         }
     };
-    let prepared = PreparedSession::new(session.id, messages, messages_left_out);
+    let prepared = PreparedSession { session: session.id, carried, is_resumed: false, replaces: None };
     Ok((session, prepared))
 }
 
@@ -371,7 +369,7 @@ impl PreparedTurn {
         // The receiver may be gone.
         let _ = steps.send(writer.last(result, &request));
         if let Some((memory, outcome)) = exchange {
-            memory.remember(gateway.caller.project(), &prepared.messages, &outcome).await;
+            memory.remember(gateway.caller.project(), &prepared.carried.messages, &outcome).await;
         }
     }
 
@@ -403,15 +401,15 @@ impl PreparedTurn {
     async fn attend(&mut self) -> Option<Result<TurnOutcome, ClientError>> {
         let memory = self.memory();
         let Self { gateway, handle, prepared, template, writer, .. } = self;
-        writer.messages_left_out = prepared.messages_left_out;
         let (steps, project) = (writer.steps.clone(), gateway.caller.project());
-        let hint = memory.map(|memory| memory.hint(project, prepared.session, &prepared.messages));
+        let hint = memory.map(|memory| memory.hint(project, prepared.session, &prepared.carried.messages));
         let turn = Box::pin(turn(handle, prepared, template.clone(), hint, |event| writer.event(event)));
         let result = tokio::select! {
             biased;
             result = turn => Some(result),
             () = steps.closed() => None,
         };
+        writer.messages_left_out = prepared.carried.left_out;
         writer.settle(gateway, result.as_ref().map(Result::as_ref));
         result
     }
@@ -449,19 +447,28 @@ async fn settle_devices(gateway: &Gateway, session: SessionId) {
 
 async fn turn(
     handle: &SessionHandle,
-    prepared: &PreparedSession,
+    prepared: &mut PreparedSession,
     template: TurnInput,
     hint: Option<MemoryHint>,
     mut on_event: impl FnMut(TurnEvent) + Send,
 ) -> Result<TurnOutcome, ClientError> {
-    let PreparedSession { messages, is_resumed, replaces, .. } = prepared;
     let (hinted, direct) = (hint.is_some(), RouteOptions { relayer: None, ..template.route.clone() });
-    let route = RouteOptions { hint, ..template.route };
-    if !is_resumed {
+    let route = RouteOptions { hint, ..template.route.clone() };
+    if !prepared.is_resumed {
+        let PreparedSession { carried, replaces, .. } = prepared;
         let kind = if replaces.is_some() { RecordKind::Edit } else { RecordKind::Turn };
-        let (messages, supersedes_from) = (messages.clone(), *replaces);
-        let input = TurnInput { messages, kind, supersedes_from, route, ..template };
-        return handle.turn(input, on_event).await;
+        loop {
+            let (messages, supersedes_from) = (carried.messages.clone(), *replaces);
+            let input =
+                TurnInput { messages, kind, supersedes_from, route: route.clone(), ..template.clone() };
+            let result = handle.turn(input, &mut on_event).await;
+            let overflows = |error: &ClientError| error.code() == Some(ErrorCode::ContextOverflow);
+            if !result.as_ref().is_err_and(overflows) || !carried.halve() {
+                return result;
+            }
+            // The newest part of a history that began elsewhere may fit the model's context.
+            handle.abandon().await?;
+        }
     }
     let mut resumed = handle.resume(route, &mut on_event).await;
     if hinted && matches!(resumed, Err(ClientError::TurnFailed { .. })) {

@@ -99,9 +99,13 @@ fn history(turns: usize, bytes: usize) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_history_of_any_length_that_no_session_has_is_answered_over_each_api() {
-    let (_world, endpoint) = Endpoint::with_nodes(1).await;
+    let (world, endpoint) = Endpoint::with_nodes(1).await;
     for api in APIS {
-        for (turns, bytes, is_cut) in [(36, 1, false), (2_100, 1, true), (150, 4_000, true)] {
+        // A history is larger than a turn, or than the model's context.
+        for (turns, bytes, refusals, is_cut) in
+            [(36, 1, 0, false), (2_100, 1, 0, true), (150, 4_000, 0, true), (30, 1_000, 3, true)]
+        {
+            world.nodes[0].script(vec![Act::Refuse(ErrorCode::ContextOverflow); refusals]);
             let mut messages = history(turns, bytes);
             messages.push(json!({ "role": "user", "content": format!("and now over {api}?") }));
             let first = endpoint.post(api, &body(api, &json!(messages), "auto", 20)).await;
@@ -126,10 +130,22 @@ async fn a_history_of_any_length_that_no_session_has_is_answered_over_each_api()
             assert_eq!(second["baton"]["messages_left_out"].as_u64(), Some(left_out), "{api}");
         }
     }
-    let ephemeral = json!({ "input": history(150, 4_000).into_iter().chain([json!({ "role": "user", "content": "?" })])
-        .collect::<Vec<_>>(), "store": false });
-    let answer = endpoint.post("/v1/responses", &ephemeral).await;
-    assert!(answer["baton"]["messages_left_out"].as_u64().unwrap() > 0);
+    for (turns, bytes, refusals) in [(150, 4_000, 0), (30, 1_000, 2)] {
+        world.nodes[0].script(vec![Act::Refuse(ErrorCode::ContextOverflow); refusals]);
+        let mut input = history(turns, bytes);
+        input.push(json!({ "role": "user", "content": "?" }));
+        let first = endpoint.post("/v1/responses", &json!({ "input": input, "store": false })).await;
+        assert!(first["baton"]["messages_left_out"].as_u64().unwrap() > 0);
+        let given = &first["output"][0]["content"][0]["text"];
+        input.extend(
+            said(&[("assistant", given.as_str().unwrap()), ("user", "and then?")])
+                .as_array()
+                .unwrap()
+                .clone(),
+        );
+        let second = endpoint.post("/v1/responses", &json!({ "input": input, "store": false })).await;
+        assert_eq!(second["baton"]["session"], first["baton"]["session"]);
+    }
     endpoint.close().await;
 }
 
