@@ -8,7 +8,7 @@ pub(crate) mod session_index;
 pub(crate) mod session_slots;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     fmt,
     future::Future,
     sync::{
@@ -29,6 +29,7 @@ use baton_proto::{
 use ephemeral_sessions::IdleSessions;
 use parking_lot::{Mutex, MutexGuard};
 use request_slots::{RequestSlot, RequestSlots};
+use serde_json::{Value, json};
 use session_index::{MAX_SESSIONS, SessionIndex};
 use session_slots::SessionSlots;
 use tokio::time::Instant;
@@ -36,6 +37,7 @@ use tokio_util::task::TaskTracker;
 use zeroize::Zeroizing;
 
 use crate::{
+    form::fields::is_empty,
     http::api_error::ApiError,
     keys::{
         Caller,
@@ -101,6 +103,8 @@ pub(crate) struct Inner {
     pub(crate) index: Mutex<SessionIndex>,
     /// Names of the models that nodes offered since the start.
     pub(crate) model_names: Mutex<ModelNames>,
+    /// The metadata of kept responses.
+    pub(crate) response_labels: Arc<ResponseLabels>,
     /// Lets one search read the sessions at a time.
     pub(crate) search_slot: tokio::sync::Mutex<()>,
     /// Sessions with the time of their last use, to release their files.
@@ -126,6 +130,7 @@ impl Gateway {
             config,
             index: Mutex::new(SessionIndex::default()),
             model_names: Mutex::new(ModelNames::default()),
+            response_labels: Arc::default(),
             search_slot: tokio::sync::Mutex::new(()),
             open: Mutex::new(Vec::new()),
             slots: RequestSlots::default(),
@@ -253,6 +258,37 @@ impl Gateway {
     /// The present time, in seconds since the Unix epoch.
     pub(crate) fn now_s(&self) -> u64 {
         self.client().now_ms() / 1000
+    }
+}
+
+/// Most responses whose metadata is remembered.
+const MAX_LABELS: usize = 1_000;
+/// Most bytes of the metadata of one: OpenAI's API takes 16 pairs of 64 and 512 characters.
+const MAX_LABEL_BYTES: usize = 16 * 1024;
+
+/// The metadata of responses, by session and turn. It is a program's own, so no session has it, and it ends with the
+/// endpoint.
+#[derive(Default)]
+pub(crate) struct ResponseLabels(Mutex<VecDeque<((SessionId, u64), Value)>>);
+
+impl ResponseLabels {
+    /// Remembers the metadata of a response in the place of older ones.
+    pub(crate) fn keep(&self, turn: (SessionId, u64), metadata: Option<&Value>) {
+        let mut kept = self.0.lock();
+        kept.retain(|(known, _)| *known != turn);
+        let metadata =
+            metadata.filter(|metadata| !is_empty(metadata) && metadata.to_string().len() <= MAX_LABEL_BYTES);
+        kept.extend(metadata.map(|metadata| (turn, metadata.clone())));
+        while kept.len() > MAX_LABELS {
+            kept.pop_front();
+        }
+    }
+
+    /// The metadata of a response; empty if none is known.
+    pub(crate) fn of(&self, turn: (SessionId, u64)) -> Value {
+        let kept = self.0.lock();
+        let found = kept.iter().find(|(known, _)| *known == turn);
+        found.map_or_else(|| json!({}), |(_, metadata)| metadata.clone())
     }
 }
 

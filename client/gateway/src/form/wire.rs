@@ -106,8 +106,14 @@ pub(crate) fn read_text(body: &[u8]) -> Result<CompletionRequest, ApiError> {
     let prompts = fields.texts("prompt").map_err(not_text)?.unwrap_or_default();
     let one = <[String; 1]>::try_from(prompts);
     let [prompt] = one.map_err(|_| ApiError::unsupported("prompt", "prompt is one text"))?;
-    let request = read_common(fields, vec![Message::new(Role::User, prompt)], ToolRequest::default())?;
+    let request = read_common(fields, vec![Message::new(Role::User, prompt)], ToolRequest::default());
+    let request = request.map_err(own_text_name)?;
     Ok(CompletionRequest { logprobs, retention: Retention::Single, ..request })
+}
+
+/// A shared parameter under its name in a text completion.
+pub(crate) fn own_text_name(api_error: ApiError) -> ApiError {
+    api_error.renamed(|param| if param == "messages" { "prompt".to_owned() } else { param.to_owned() })
 }
 
 fn read_message(mut fields: BodyFields, ids: &mut CallIds) -> Result<Message, ApiError> {
@@ -221,7 +227,8 @@ pub(crate) fn read_common(
         return Err(ApiError::value("messages", "messages is empty"));
     }
     for message in &messages {
-        message.check().map_err(|_| ApiError::long_message("messages", message))?;
+        let name = if message.role == Role::System { "system" } else { "messages" };
+        message.check().map_err(|_| ApiError::long_message(name, message))?;
     }
     let pinned = messages.iter().take_while(|message| message.role == Role::System).count();
     let rest = messages.split_off(pinned);
@@ -283,6 +290,9 @@ mod tests {
         assert_eq!(message, "messages is a list");
         let (field, message) = refused(r#"{"messages":[{"role":"user","content":"a"},{"role":2}]}"#);
         assert_eq!(field, "messages[1].role", "{message}");
+        assert!(read_text("\u{feff}{\"prompt\": \"a\"}".as_bytes()).is_ok(), "a byte order mark is skipped");
+        let long = format!(r#"{{"prompt": "{}"}}"#, "x".repeat(600 * 1024));
+        assert_eq!(read_text(long.as_bytes()).unwrap_err().param(), Some("prompt"));
         for body in ["", "{", "{} 1", "[1]"] {
             let (field, message) = refused(body);
             assert!(

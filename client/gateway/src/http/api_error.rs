@@ -196,12 +196,10 @@ impl From<ClientError> for ApiError {
             (ClientError::NoNode(NoChoice::ModelUnavailable { .. } | NoChoice::ModelOfSession { .. }), _)
             | (_, Some(ErrorCode::ModelUnavailable)) => ("model_not_found", "model"),
             (ClientError::NoNode(_), _) => ("no_node", ""),
-            (
-                ClientError::EmptyMessage
-                | ClientError::TooManyMessages { .. }
-                | ClientError::TitleTooLong { .. },
-                _,
-            ) => ("invalid_value", "messages"),
+            (ClientError::EmptyMessage | ClientError::TooManyMessages { .. }, _) => {
+                ("invalid_value", "messages")
+            }
+            (ClientError::TitleTooLong { .. }, _) => ("invalid_value", "title"),
             (ClientError::SchemaTooLong { .. }, _) => ("invalid_value", "response_format"),
             (ClientError::MessageTooLong { .. }, _) | (_, Some(ErrorCode::ContextOverflow)) => {
                 ("context_length_exceeded", "messages")

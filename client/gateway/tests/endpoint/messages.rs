@@ -70,6 +70,7 @@ async fn a_stream_has_the_events_of_the_api_in_their_order() {
     assert_eq!(order, [&["message_start"][..], &block, &["message_delta", "message_stop"]].concat());
     let text: String = events.iter().filter_map(|event| event["delta"]["text"].as_str()).collect();
     assert_eq!(text, "a (0)");
+    assert_eq!(events[0]["message"]["usage"]["input_tokens"], 7, "an estimate until the receipt");
     let delta = events.iter().find(|event| event["type"] == "message_delta").unwrap();
     let end = json!({ "stop_reason": "end_turn", "stop_sequence": null });
     assert_has(delta, &json!({ "delta": end, "baton": { "verified": true } }));

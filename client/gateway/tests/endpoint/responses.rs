@@ -161,10 +161,11 @@ async fn calls_are_items_and_their_outputs_go_on() {
 async fn responses_are_read_listed_and_deleted_and_those_without_a_store_are_not_kept() {
     let (_world, endpoint) = Endpoint::with_nodes(1).await;
     let input = json!([{ "role": "user", "content": "a" }, { "role": "user", "content": "b" }]);
-    let first = create(&endpoint, &json!({ "input": input })).await;
+    let first = create(&endpoint, &json!({ "input": input, "metadata": { "k": "v" } })).await;
     let id = first["id"].as_str().unwrap();
     let (status, kept) = get(&endpoint, id).await;
     assert_eq!((status, &kept["id"], &kept["output"]), (200, &first["id"], &first["output"]));
+    assert_eq!(kept["metadata"], json!({ "k": "v" }));
     let (_, list) = get(&endpoint, &format!("{id}/input_items?order=asc&limit=1")).await;
     assert_eq!((&list["data"][0]["content"][0]["text"], &list["has_more"]), (&json!("a"), &json!(true)));
     let after = list["last_id"].as_str().unwrap();

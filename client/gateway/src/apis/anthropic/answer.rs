@@ -32,6 +32,8 @@ pub(super) struct MessageWriter {
     id: String,
     /// The model's name.
     model: String,
+    /// The tokens of the input by an estimate: the receipt at the end has their number.
+    input_estimate: u32,
     /// The texts that end the answer.
     stops: Vec<String>,
     /// The bytes of the tokens so far: a text that ended the answer is part of them, and not of its text.
@@ -101,7 +103,8 @@ impl AnswerWriter for MessageWriter {
 
 impl MessageWriter {
     pub(super) fn new(request: &CompletionRequest) -> Self {
-        Self { stops: request.sampling.stop.clone(), ..Self::default() }
+        let input_estimate = u32::try_from(request.input_estimate()).unwrap_or(u32::MAX);
+        Self { input_estimate, stops: request.sampling.stop.clone(), ..Self::default() }
     }
 
     fn event(&mut self, name: &str, data: Value) {
@@ -153,8 +156,7 @@ impl MessageWriter {
             "content": content,
             "stop_reason": null,
             "stop_sequence": null,
-            // The receipt at the end has the counts.
-            "usage": usage(&TokenCounts::default()),
+            "usage": usage(&TokenCounts { input: self.input_estimate, ..TokenCounts::default() }),
         })
     }
 

@@ -102,6 +102,7 @@ pub(super) fn own_param(param: &str) -> String {
         param => param
             .replace("response_format.json_schema", "output_config.format")
             .replace("response_format", "output_config.format")
+            .replace(".function.parameters", ".input_schema")
             .replace(".function.", "."),
     };
     own.replace('[', ".").replace(']', "")
@@ -374,6 +375,7 @@ mod tests {
             ("messages", said(json!([{ "type": "tool_result" }])), "messages.0.content.0.tool_use_id"),
             ("messages", json!([{ "role": "assistant", "content": [used] }]), "messages.0.content.0.input"),
             ("system", json!([{ "type": "image" }]), "system.0.type"),
+            ("system", json!("x".repeat(600 * 1024)), "system"),
             ("temperature", json!(9), "temperature"),
             ("stop_sequences", json!([""]), "stop_sequences"),
             ("thinking", json!({ "type": "enabled", "budget_tokens": 1024 }), "thinking"),
@@ -396,6 +398,9 @@ mod tests {
             assert!(message.contains(param), "{param}: {message}");
             assert_eq!(body["error"]["type"], "invalid_request_error");
         }
+        let elsewhere = json!([{ "name": "f", "input_schema": { "$ref": "http://x" } }]);
+        let api_error = read(json!({ "tools": elsewhere, "tool_choice": { "type": "any" } })).unwrap_err();
+        assert_eq!(own_param(api_error.param().unwrap()), "tools.0.input_schema");
         let parallel = json!({
             "tools": [{ "name": "f", "input_schema": {} }],
             "tool_choice": { "type": "auto", "disable_parallel_tool_use": true },

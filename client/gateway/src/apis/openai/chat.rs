@@ -14,7 +14,7 @@ use crate::{
         logprobs::LogprobsRequest,
         steps::AcceptedAnswer,
         tools::{AnswerPart, EndedAnswer, ModelCall},
-        wire::{read_chat, read_text},
+        wire::{own_text_name, read_chat, read_text},
     },
     http::{
         api_error::ApiError,
@@ -42,7 +42,7 @@ pub(crate) async fn complete_text(gateway: Gateway, body: Body) -> Result<Respon
     let (slot, body) = gateway.receive(body).await?;
     let request = read_text(&body)?;
     let writer = CompletionWriter::new(&gateway, &request, false);
-    respond(&gateway, slot, request, writer).await
+    respond(&gateway, slot, request, writer).await.map_err(own_text_name)
 }
 
 /// Writes a chat completion, or a text completion.

@@ -137,7 +137,7 @@ fn api_error(error: ClientError) -> ApiError {
         ClientError::NoNode(NoChoice::ModelUnavailable { served, .. }) if served == "none" => {
             ApiError::new("model_not_found", "no node that was found offers embeddings")
         }
-        error => error.into(),
+        error => ApiError::from(error).renamed(|param| param.replace("messages", "input")),
     }
 }
 

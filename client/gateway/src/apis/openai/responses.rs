@@ -105,7 +105,7 @@ async fn create(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
         model: String::new(),
         echo,
     };
-    let writer = ResponseWriter::new(frame, &completion);
+    let writer = ResponseWriter::new(frame, &completion, gateway.inner.response_labels.clone());
     respond(&gateway, slot, completion, writer).await.map_err(own_name)
 }
 
@@ -166,7 +166,7 @@ async fn retrieve(
         id: format!("{RESPONSE_ID}{id}"),
         created_s: view.turn.link.time_ms / 1000,
         model: model.unwrap_or_default(),
-        echo: Value::Null,
+        echo: json!({ "metadata": gateway.inner.response_labels.of((id.session, id.seq)) }),
     };
     let parser = tools.map(|tools| AnswerParser::new(tools, id.is_one_call, false));
     Ok(exact::respond(&frame.of_turn(&view, parser)))

@@ -2,6 +2,8 @@
 //!
 //! The text is one message item. A call is an item of its own, whose arguments come as the model writes them.
 
+use std::sync::Arc;
+
 use baton_client::{TokenReport, TurnView};
 use baton_proto::{
     ids::SessionId,
@@ -22,6 +24,7 @@ use crate::{
         api_error::ApiError,
         event_stream::{EVENTS, StreamForm, named_event},
     },
+    state::ResponseLabels,
     turns::{
         answer::{RunningTurn, WholeAnswer},
         response::AnswerWriter,
@@ -32,8 +35,8 @@ use crate::{
 #[derive(Clone, Default)]
 pub(super) struct ResponseWriter {
     frame: ResponseFrame,
-    /// Whether a session keeps the response, whose id then names the turn.
-    is_kept: bool,
+    /// Of a response that a session keeps, whose id names the turn.
+    kept: Option<Arc<ResponseLabels>>,
     is_one_call: bool,
     events: String,
     /// Number of the next event.
@@ -89,7 +92,8 @@ impl AnswerWriter for ResponseWriter {
         if let Some((index, text)) = self.text.take() {
             self.text_event("output_text.done", index, json!({ "text": text, "logprobs": [] }));
             self.text_event("content_part.done", index, json!({ "part": text_part(&text) }));
-            self.end_item(index, message_item(&self.frame.id, Some(&text), status));
+            let own_status = if index + 1 == self.output.len() { status } else { "completed" };
+            self.end_item(index, message_item(&self.frame.id, Some(&text), own_status));
         }
         let object = self.frame.accepted(&self.output, answer);
         self.event(&format!("response.{status}"), json!({ "response": object }));
@@ -111,9 +115,13 @@ impl AnswerWriter for ResponseWriter {
 }
 
 impl ResponseWriter {
-    pub(super) fn new(frame: ResponseFrame, request: &CompletionRequest) -> Self {
-        let (is_kept, is_one_call) = (!request.is_ephemeral(), request.is_one_call);
-        Self { frame, is_kept, is_one_call, ..Self::default() }
+    pub(super) fn new(
+        frame: ResponseFrame,
+        request: &CompletionRequest,
+        labels: Arc<ResponseLabels>,
+    ) -> Self {
+        let kept = (!request.is_ephemeral()).then_some(labels);
+        Self { frame, kept, is_one_call: request.is_one_call, ..Self::default() }
     }
 
     fn more_text(&mut self, text: &str) {
@@ -169,9 +177,10 @@ impl ResponseWriter {
 
     /// Names a kept response by its turn. A merge with another device may move the turn until it is accepted.
     fn name(&mut self, session: SessionId, seq: u64) {
-        if self.is_kept {
+        if let Some(labels) = &self.kept {
             let id = ResponseId { session, seq, is_one_call: self.is_one_call };
             self.frame.id = format!("{RESPONSE_ID}{id}");
+            labels.keep((session, seq), self.frame.echo.get("metadata"));
         }
     }
 
@@ -237,9 +246,13 @@ impl ResponseFrame {
 
     /// The items of an answer: its text as one message, then its calls.
     fn items(&self, ended: &EndedAnswer, status: &str) -> Vec<Value> {
-        let text = ended.has_text().then(|| message_item(&self.id, Some(&ended.text), status));
-        let calls = ended.calls.iter().map(|call| call_item(&self.id, call, status));
-        text.into_iter().chain(calls).collect()
+        // A limit cuts the last item alone.
+        let of = |is_last: bool| if is_last { status } else { "completed" };
+        let last = ended.calls.len();
+        let message = || message_item(&self.id, Some(&ended.text), of(last == 0));
+        let calls =
+            ended.calls.iter().zip(1..).map(|(call, number)| call_item(&self.id, call, of(number == last)));
+        ended.has_text().then(message).into_iter().chain(calls).collect()
     }
 
     /// The object of a kept turn; `parser` reads the calls of its answer.

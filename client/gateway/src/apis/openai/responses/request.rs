@@ -134,6 +134,7 @@ pub(super) fn own_name(api_error: ApiError) -> ApiError {
     api_error.renamed(|param| match param {
         "max_tokens" => "max_output_tokens".to_owned(),
         "messages" => "input".to_owned(),
+        "system" => "instructions".to_owned(),
         other => other
             .replace("response_format.json_schema", "text.format")
             .replace("response_format", "text.format")
@@ -327,6 +328,7 @@ mod tests {
             ("max_output_tokens", json!("20"), "max_output_tokens"),
             ("store", json!("no"), "store"),
             ("input", json!(5), "input"),
+            ("instructions", json!("x".repeat(600 * 1024)), "instructions"),
             ("input", json!([5]), "input[0]"),
             ("text", json!(5), "text"),
             ("text", json!({ "more": 1 }), "text.more"),
