@@ -20,7 +20,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll},
@@ -29,6 +29,7 @@ use std::{
 
 use axum::serve::Listener;
 use baton_limits::{Expiring, Networks, Subnet};
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -106,10 +107,6 @@ impl Default for Resets {
 }
 
 impl Resets {
-    fn lock(&self) -> MutexGuard<'_, ResetState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -118,7 +115,7 @@ impl Resets {
     fn insert(&self, address: SocketAddr, span: Duration, own: &Networks) -> Duration {
         let span = span.clamp(SHORTEST_RESET, LONGEST_RESET);
         let span_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.own = own.clone();
         state.subnets.insert(address.ip().into(), self.now_ms() + span_ms);
         span
@@ -126,19 +123,15 @@ impl Resets {
 
     /// Whether a new connection of an address is reset now.
     fn has(&self, address: SocketAddr) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.subnets.has(&address.ip().into(), self.now_ms()) && !state.own.has(address.ip())
     }
 }
 
 impl ConnectionTable {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, (Subnet, Activity)>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The present connections.
     fn snapshot(&self) -> Vec<Connection> {
-        let connections = self.lock();
+        let connections = self.connections.lock();
         let each = connections.iter();
         each.map(|(id, (subnet, activity))| Connection {
             id: *id,
@@ -174,7 +167,7 @@ impl BoundedListener {
         });
         let (index, admission) = decided?;
         if let Admission::Replace(id) = admission
-            && let Some((_, activity)) = self.table.lock().remove(&id)
+            && let Some((_, activity)) = self.table.connections.lock().remove(&id)
         {
             activity.replace();
         }
@@ -281,7 +274,7 @@ pub struct SlotStream {
 
 impl Drop for SlotStream {
     fn drop(&mut self) {
-        self.table.lock().remove(&self.id);
+        self.table.connections.lock().remove(&self.id);
         self.table.freed.notify_one();
     }
 }
@@ -295,7 +288,7 @@ impl SlotStream {
     ) -> Self {
         let id = table.next_id.fetch_add(1, Ordering::Relaxed);
         let activity = Activity::new(address, idle, table.resets.clone());
-        table.lock().insert(id, (address.ip().into(), activity.clone()));
+        table.connections.lock().insert(id, (address.ip().into(), activity.clone()));
         let [alarm, write_alarm] = [(); 2].map(|()| Box::pin(tokio::time::sleep(idle)));
         let lag = Lag::default();
         Self { stream, table, id, activity, _socket: socket, fresh: true, alarm, lag, write_alarm }

@@ -4,7 +4,7 @@ use std::{
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -22,6 +22,7 @@ use baton_limits::Networks;
 use bytes::Bytes;
 use futures::task::AtomicWaker;
 use http_body::{Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
 use super::{Resets, pace::Lag, serve::OpeningListener};
@@ -80,56 +81,52 @@ impl Activity {
         self.0.resets.has(self.0.peer)
     }
 
-    fn lock(&self) -> MutexGuard<'_, ActivityState> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn patience(&self) -> Duration {
         self.0.patience
     }
 
     /// Since when the connection has been idle.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        let state = self.lock();
+        let state = self.0.state.lock();
         (state.running == 0).then_some(state.last)
     }
 
     /// Since when the server waits for the peer: for a request, for more of its body, or for the answer to leave.
     pub(super) fn silent_since(&self) -> Option<Instant> {
-        let state = self.lock();
+        let state = self.0.state.lock();
         if state.running == 0 { Some(state.last) } else { state.peer_since }
     }
 
     /// Notes that bytes of an answer left.
     pub(super) fn sent(&self, now: Instant) {
-        let mut state = self.lock();
+        let mut state = self.0.state.lock();
         (state.last, state.peer_since) = (now, None);
     }
 
     /// Closes the connection: its task is woken, and its next read or write fails.
     pub(super) fn replace(&self) {
-        self.lock().replaced = true;
+        self.0.state.lock().replaced = true;
         self.0.task.wake();
     }
 
     /// Whether [`Self::replace`] closed it. Registers the connection's task to be woken then.
     pub(super) fn is_replaced(&self, context: &Context<'_>) -> bool {
         self.0.task.register(context.waker());
-        self.lock().replaced
+        self.0.state.lock().replaced
     }
 
     fn begin(&self) -> RunningRequest {
-        self.lock().running += 1;
+        self.0.state.lock().running += 1;
         RunningRequest(self.clone())
     }
 
     /// Notes that the server waits for the peer.
     pub(super) fn stalls(&self, now: Instant) {
-        self.lock().peer_since.get_or_insert(now);
+        self.0.state.lock().peer_since.get_or_insert(now);
     }
 
     fn body_moves(&self) {
-        self.lock().peer_since = None;
+        self.0.state.lock().peer_since = None;
     }
 }
 
@@ -150,7 +147,7 @@ struct RunningRequest(Activity);
 
 impl Drop for RunningRequest {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.0.state.lock();
         state.running -= 1;
         state.last = Instant::now();
     }

@@ -2,10 +2,11 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use baton_keys::files;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     KeyListError, KeyListFile, NamedKey, hash,
@@ -68,8 +69,7 @@ impl NamedKeys {
     }
 
     fn state(&self) -> MutexGuard<'_, AccountState> {
-        // Each change is one call of the table, so a panic leaves it whole.
-        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.state.lock()
     }
 
     /// The key that a program sent, if it has a name; it may have ended.
