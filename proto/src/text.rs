@@ -34,8 +34,8 @@ pub fn folded(text: &str) -> String {
     letters.nfkc().collect()
 }
 
-/// The folded text without the marks that writers of its script may omit: accents, Hebrew points, Arabic
-/// vowels. Marks that are letters or vowels of a script stay.
+/// The folded text without the marks that writers of its script may omit: accents, strokes of Latin letters,
+/// Hebrew points, Arabic vowels. Marks that are letters or vowels of a script stay.
 #[must_use]
 pub fn searchable(text: &str) -> String {
     let folded = folded(text);
@@ -51,7 +51,15 @@ pub fn searchable(text: &str) -> String {
         if !is_combining_mark(character) {
             base = character;
         }
-        letters.push(if character == 'ı' { 'i' } else { character });
+        match character {
+            'ı' => letters.push('i'),
+            'ø' => letters.push('o'),
+            'ł' => letters.push('l'),
+            'đ' | 'ð' => letters.push('d'),
+            'æ' => letters.push_str("ae"),
+            'œ' => letters.push_str("oe"),
+            _ => letters.push(character),
+        }
     }
     letters.nfc().collect()
 }
@@ -151,7 +159,10 @@ mod tests {
             ("مُحَمَّد", "محمد"),
             ("محـــمد", "محمد"),
             ("שָׁלוֹם", "שלום"),
-            ("Tiếng Việt", "tieng viet"),
+            ("Tiếng Việt Đà", "tieng viet da"),
+            ("Søren", "SOREN"),
+            ("Łódź", "lodz"),
+            ("Ægir, cœur", "aegir, coeur"),
         ];
         for (a, b) in same {
             assert_eq!(searchable(a), searchable(b));
