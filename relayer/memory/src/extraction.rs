@@ -20,8 +20,8 @@ mod summary;
 mod text;
 mod words;
 
-pub use canonical::canonical;
-pub(crate) use canonical::holds_words;
+pub(crate) use canonical::{APOSTROPHES, holds_words};
+pub use canonical::{canonical, wording};
 pub use endpoint::{Endpoint, EndpointConfig, read_key};
 pub use entities::entities;
 pub use extract::{candidate_of, extract, unlabelled};

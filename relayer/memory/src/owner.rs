@@ -97,15 +97,15 @@ impl Owner {
         2 * self.state.bytes + (items * BYTES_PER_ITEM) as u64 + self.index.bytes() as u64
     }
 
-    /// Keyed hash of a text in its canonical form, by author and kind (C6).
+    /// Keyed hash of a text by author and kind (C6).
     pub(crate) fn content_hash(&self, author: Author, kind: Kind, text: &str) -> [u8; 32] {
-        let canonical = Zeroizing::new(match kind {
-            // Messages are equal only if identical; facts are equal if their canonical forms are.
+        let equal = Zeroizing::new(match kind {
+            // Messages are equal only if identical; facts are equal if their wordings are.
             Kind::Episode => text.to_owned(),
-            _ => crate::extraction::canonical(text),
+            _ => crate::extraction::wording(text),
         });
         let mut content = Zeroizing::new(vec![author as u8, kind as u8]);
-        content.extend_from_slice(canonical.as_bytes());
+        content.extend_from_slice(equal.as_bytes());
         self.keys().content_hash(&content)
     }
 

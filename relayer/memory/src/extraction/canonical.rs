@@ -1,11 +1,51 @@
-//! The canonical form of a text, shared by its different spellings.
+//! Forms of a text that its different spellings share: its words, and its wording.
 
 use baton_proto::text::folded;
 use unicode_normalization::UnicodeNormalization as _;
 
-/// The canonical text: folded ([`folded`]), with one space for each run of white space and punctuation. Texts
-/// with the same canonical form say the same; content hashes use it (C6). A text of punctuation alone is only
-/// trimmed, so that different ones stay different.
+/// Characters that people write as an apostrophe; the last is the ʻokina.
+pub(crate) const APOSTROPHES: [char; 5] = ['\'', '’', '‘', 'ʼ', 'ʻ'];
+const OPENING: &str = "([{¿¡「『《【";
+const CLOSING: &str = ".,;:!?)]}。、」』》】،؛؟।";
+const QUOTES: &str = "\"'“”„«»‹›";
+
+/// The wording of a text, the same for its repetitions (C6): folded ([`folded`]), with one space for each run of
+/// white space, and without sentence marks and quotes around a word. A mark inside a word has meaning: 5'6 is
+/// not 56, and 3/4 is not 3.4.
+#[must_use]
+pub fn wording(text: &str) -> String {
+    let mut raised = String::with_capacity(text.len());
+    for character in text.chars() {
+        // Folding makes digits of them: 10² is not 102.
+        if matches!(character, '²' | '³' | '¹' | '\u{2070}'..='\u{2079}') {
+            raised.push('^');
+        }
+        raised.push(character);
+    }
+    let plain = folded(&raised).replace(APOSTROPHES, "'");
+    let words = plain.split_whitespace().map(bare).filter(|word| !matches!(*word, "!" | "?" | "«" | "»"));
+    let wording = words.collect::<Vec<_>>().join(" ");
+    if wording.is_empty() { text.trim().to_owned() } else { wording }
+}
+
+/// A word without the marks around it; marks alone stay.
+fn bare(word: &str) -> &str {
+    let mut rest = word.trim_start_matches(|mark| OPENING.contains(mark) || QUOTES.contains(mark));
+    while let Some(mark) = rest.chars().next_back() {
+        let before = rest.strip_suffix(mark).unwrap_or_default();
+        // A quote after a digit is a unit: 6" and 5'.
+        let quote = QUOTES.contains(mark) && !before.ends_with(char::is_numeric);
+        if !quote && !CLOSING.contains(mark) {
+            break;
+        }
+        rest = before;
+    }
+    if rest.is_empty() { word } else { rest }
+}
+
+/// The words of a text: folded ([`folded`]), with one space for each run of white space and punctuation. Names
+/// and values are the same if their words are. A text of punctuation alone is only trimmed, so that different
+/// ones stay different.
 #[must_use]
 pub fn canonical(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -14,7 +54,7 @@ pub fn canonical(text: &str) -> String {
     for character in folded(text).chars() {
         // An apostrophe inside a word is spelling, not punctuation: "don't" equals "dont", and "Anna's"
         // equals "Annas".
-        if matches!(character, '\'' | '’' | '‘' | 'ʼ') {
+        if APOSTROPHES.contains(&character) {
             continue;
         }
         if keeps(character) {

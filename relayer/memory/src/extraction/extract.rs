@@ -7,6 +7,7 @@ use super::{
     rules::{EXCLUSIONS, MOMENT_RULES, NOT_TELLING_RULES, Rule, STRONG_RULES, WEAK_RULES},
     sensitive::{bonus, is_intimate, is_secret, words_are_intimate},
     text::{Match, Sentence, Word, any, clauses, prefix, span},
+    wording,
     words::{ADVERBS, CHATTER, FILLERS, JOINING, STOP, TASK_WORDS, rows},
 };
 use crate::{
@@ -60,8 +61,8 @@ pub fn extract(pair: &MessagePair<'_>) -> Vec<Candidate> {
 
 fn push(found: &mut Vec<Candidate>, candidate: Option<Candidate>) {
     let Some(candidate) = candidate else { return };
-    let same = canonical(&candidate.text);
-    if !found.iter().any(|one| canonical(&one.text) == same) {
+    let same = wording(&candidate.text);
+    if !found.iter().any(|one| wording(&one.text) == same) {
         found.push(candidate);
     }
 }

@@ -1,9 +1,10 @@
 //! The relation of a new statement to a known one: the same, its successor, or none (F3).
 
 use super::{
-    Candidate, Slot, canonical,
+    Candidate, Slot,
     extract::strong_rule,
     text::{sentences, words},
+    wording,
     words::{DAYS, STOP, is_number},
 };
 use crate::model::{Author, Text};
@@ -46,7 +47,7 @@ pub fn slot_of(text: &str) -> Option<Slot> {
 /// one. A user's statement ends the assistant's about the same subject (F4).
 #[must_use]
 pub fn relation(candidate: &Candidate, time_ms: u64, existing: &ExistingFact<'_>) -> Relation {
-    if canonical(&candidate.text) == canonical(existing.text) {
+    if wording(&candidate.text) == wording(existing.text) {
         return Relation::Same;
     }
     let trusted = |author: Author| author != Author::Assistant;
@@ -70,7 +71,7 @@ pub fn relation(candidate: &Candidate, time_ms: u64, existing: &ExistingFact<'_>
 
 /// Whether a text has all words of another text, in their order.
 fn has_all_words(text: &str, other: &str) -> bool {
-    let (text, other) = (Text(canonical(text)), Text(canonical(other)));
+    let (text, other) = (Text(wording(text)), Text(wording(other)));
     let mut words = text.split(' ');
     other.split(' ').all(|word| words.any(|one| one == word))
 }

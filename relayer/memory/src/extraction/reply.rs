@@ -16,6 +16,7 @@ use super::{
     model::{ModelError, ModelExtraction},
     sensitive::{is_injection, is_secret},
     text::{Sentence, prefix, sentences, words},
+    wording,
     words::{SCAFFOLD, STOP},
 };
 use crate::model::{Author, Layer, Text};
@@ -114,9 +115,8 @@ pub(super) fn extraction(said: &str, pair: &MessagePair<'_>) -> Result<ModelExtr
         return Ok(out);
     }
     for value in all.iter().take(4 * MAX_CANDIDATES) {
-        let known = |one: &Candidate| {
-            out.candidates.iter().any(|other| canonical(&other.text) == canonical(&one.text))
-        };
+        let known =
+            |one: &Candidate| out.candidates.iter().any(|other| wording(&other.text) == wording(&one.text));
         match grounded(value, pair) {
             Some(candidate) if known(&candidate) => {}
             Some(candidate) if out.candidates.len() < MAX_CANDIDATES => out.candidates.push(candidate),
@@ -239,9 +239,9 @@ fn akin(a: &str, b: &str) -> bool {
 pub fn merge(rules: Vec<Candidate>, model: Vec<Candidate>) -> Vec<Candidate> {
     let mut all = rules;
     for candidate in model {
-        let text = canonical(&candidate.text);
+        let text = wording(&candidate.text);
         let same = all.iter().position(|one| {
-            let other = canonical(&one.text);
+            let other = wording(&one.text);
             one.author == candidate.author && (holds_words(&other, &text) || holds_words(&text, &other))
         });
         if let Some(one) = same.and_then(|at| all.get_mut(at)) {

@@ -44,7 +44,7 @@ pub fn summarise(messages: &[SummaryMessage<'_>], max_bytes: usize) -> String {
     let mut chosen: Vec<&WeighedSentence<'_>> = Vec::new();
     let mut used = 0;
     for one in &weighed {
-        let repeated = chosen.iter().any(|other| super::canonical(other.text) == super::canonical(one.text));
+        let repeated = chosen.iter().any(|other| super::wording(other.text) == super::wording(one.text));
         let line = line(one).len();
         if !repeated && used + line <= max_bytes {
             used += line;

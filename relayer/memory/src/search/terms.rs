@@ -7,6 +7,7 @@ use unicode_segmentation::UnicodeSegmentation as _;
 use zeroize::Zeroizing;
 
 use super::stop_words::is_stop_word;
+use crate::extraction::APOSTROPHES;
 
 /// Most bytes of a word; longer ones are not searched for.
 const MAX_WORD_BYTES: usize = 64;
@@ -64,7 +65,7 @@ impl TermHasher {
 
 /// Normalises a text: its searchable form, with plain apostrophes.
 pub(super) fn normalised(text: &str) -> String {
-    searchable(text).replace(['\u{2019}', '\u{2018}', '\u{02bc}'], "'")
+    searchable(text).replace(APOSTROPHES, "'")
 }
 
 /// The words of a normalised text, stop words included, with contractions split ("didn't" is "didn" and "t").
@@ -101,6 +102,8 @@ mod tests {
             ("İstanbul i\u{307}stanbul ISTANBUL", vec!["istanbul"; 3]),
             ("Σίσυφος ΣΊΣΥΦΟΣ Σι\u{301}συφος", vec!["σισυφοσ"; 3]),
             ("한글 \u{1112}\u{1161}\u{11ab}\u{1100}\u{1173}\u{11af}", vec!["한글"; 2]),
+            ("Hawaiʻi Hawai'i Hawai’i", vec!["hawai"; 3]),
+            ("Søren Soren, Łódź LODZ, Ægir aegir", vec!["soren", "soren", "lodz", "lodz", "aegir", "aegir"]),
             ("tram ４７ 47", vec!["tram", "47", "47"]),
             ("مُحَمَّد محمد", vec!["محمد"; 2]),
             ("שָׁלוֹם שלום", vec!["שלום"; 2]),

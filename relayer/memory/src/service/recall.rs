@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use super::{Memory, OwnerReadGuard};
 use crate::{
     api::{DropReason, Filters, Hit, MemoryError, Recall, RecallMode, RecallRequest, Result},
-    extraction::{canonical, holds_words},
+    extraction::{holds_words, wording},
     ids::{OwnerId, SessionId},
     limits::{MAX_DROPPED, MAX_PAGE, MAX_QUERY_BYTES},
     model::{Kind, MemoryScope},
@@ -248,7 +248,7 @@ fn choose(
     let mut recall = nothing(None);
     let mut budget = request.budget_tokens;
     let mut full = false;
-    // Canonical texts of the hits, computed once each: that costs more than ranking.
+    // Wordings of the hits, computed once each: that costs more than ranking.
     let mut said: Vec<Zeroizing<String>> = Vec::new();
     for found in ranked {
         let Some(entry) = sight.entry(found.number) else { continue };
@@ -257,7 +257,7 @@ fn choose(
         } else if recall.hits.len() >= limit {
             Some(DropReason::Limit)
         } else {
-            said.push(Zeroizing::new(canonical(&entry.item.text)));
+            said.push(Zeroizing::new(wording(&entry.item.text)));
             let (this, before) = said.split_last().expect("it was just pushed");
             before.iter().any(|hit| says_all_of(hit, this)).then_some(DropReason::Duplicate)
         };
@@ -313,7 +313,7 @@ fn with_neighbours(sight: &VisibleItems<'_>, mut ranked: Vec<RankedItem>, thresh
     ranked
 }
 
-/// Whether a hit has all words of a later, shorter item; both are canonical. A longer item says more.
+/// Whether a hit has all words of a later, shorter item; both are wordings. A longer item says more.
 fn says_all_of(hit: &str, item: &str) -> bool {
     hit == item || (item.len() >= 16 && item.len() * 3 >= hit.len() && holds_words(hit, item))
 }

@@ -5,7 +5,7 @@ use baton_memory::{
     extraction::{
         EdgeEnd, EntityKind, ExistingFact, MessagePair, Mode, Relation, Risk, SummaryMessage, Verdict,
         candidate_of, canonical, entities, extract, flag, gate, is_intimate, is_secret, needs_judge,
-        relation, salience, slot_of, summarise,
+        relation, salience, slot_of, summarise, wording,
     },
     model::{Author, Consent, Layer, Role},
 };
@@ -276,7 +276,7 @@ fn e3_each_fact_brings_a_typed_edge_to_an_anchor_and_to_what_it_names() {
 }
 
 #[test]
-fn c6_one_canonical_text_for_all_ways_of_writing_the_same() {
+fn c6_all_ways_of_writing_the_same_have_one_form() {
     let same = [
         ("I live in  Oslo!", "i live in oslo"),
         ("I\u{200b} live\nin Oslo.", "I live in Oslo"),
@@ -289,8 +289,12 @@ fn c6_one_canonical_text_for_all_ways_of_writing_the_same() {
         ("Σίσυφος", "ΣΊΣΥΦΟΣ"),
     ];
     for (a, b) in same {
-        assert_eq!(canonical(a), canonical(b));
-        assert_eq!(canonical(&canonical(a)), canonical(a), "idempotent");
+        assert_eq!((canonical(a), wording(a)), (canonical(b), wording(b)));
+        assert_eq!(
+            (canonical(&canonical(a)), wording(&wording(a))),
+            (canonical(a), wording(a)),
+            "idempotent"
+        );
     }
     let different = [
         ("C++", "C"),
@@ -302,7 +306,15 @@ fn c6_one_canonical_text_for_all_ways_of_writing_the_same() {
         ("今日", "明日"),
     ];
     for (a, b) in different {
-        assert_ne!(canonical(a), canonical(b));
+        assert!(canonical(a) != canonical(b) && wording(a) != wording(b), "{a} {b}");
+    }
+    for (a, b) in [("the “Petrel”, (new).", "The Petrel new"), ("« Ana »\u{a0}!", "Ana"), ("6\"", "6\".")]
+    {
+        assert_eq!(wording(a), wording(b));
+    }
+    for (a, b) in [("6'", "6"), ("5'6\"", "5'6"), ("10²", "102"), (".5", "5"), (":)", ":("), ("a-b", "a b")]
+    {
+        assert_ne!(wording(a), wording(b));
     }
 }
 

@@ -325,5 +325,23 @@ fn what_is_remembered_twice_is_there_once() {
         assert_eq!((both[0].id, both[1].existed), (both[1].id, true));
         let other = world.remember(ANA, &project("boat"), "The anchor weighs forty kilograms.").await;
         assert!(!other.existed, "another place has its own");
+        // The same letters with another mark in a word are other words: another memory, or a later value.
+        for (told, other) in [
+            ("Captain Ana is 5'6 tall.", "Captain Ana is 56 tall."),
+            ("The tank holds 3/4 of a barrel.", "The tank holds 3.4 of a barrel."),
+            ("The pump needs .5 litres.", "The pump needs 5 litres."),
+            ("The sail measures 10² metres.", "The sail measures 102 metres."),
+            ("The mooring is called pier_5.", "The mooring is called pier-5."),
+            ("The harbour answers at john.smith@x.org.", "The harbour answers at john-smith@x.org."),
+            ("The chart table is fun :)", "The chart table is fun :("),
+        ] {
+            let first = world.remember(ANA, &pool(), told).await;
+            let second = world.remember(ANA, &pool(), other).await;
+            assert!(!first.existed && !second.existed, "{other}");
+            assert!(world.remember(ANA, &pool(), &other.to_uppercase()).await.existed, "{other}");
+            let found = world.recalls(ANA, &pool(), other).await;
+            assert!(found.contains(&other.to_owned()), "{found:?}");
+            assert!(second.superseded.is_some() || found.contains(&told.to_owned()), "{found:?}");
+        }
     });
 }
