@@ -105,13 +105,27 @@ pub enum DropReason {
     Duplicate,
 }
 
+/// A match that was left out.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = Dropped)]
+pub struct DroppedMatch {
+    /// Id of the item.
+    #[schema(value_type = String)]
+    pub id: ItemId,
+    /// Its score.
+    pub score: f32,
+    /// `threshold`, `limit`, `budget` or `duplicate`.
+    #[schema(value_type = String)]
+    pub reason: DropReason,
+}
+
 /// The result of a recall (F6).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recall {
     /// Best first.
     pub hits: Vec<Hit>,
     /// Matches that were dropped, best first, at most [`MAX_DROPPED`](crate::limits::MAX_DROPPED).
-    pub dropped: Vec<(ItemId, f32, DropReason)>,
+    pub dropped: Vec<DroppedMatch>,
     /// The kind of search.
     pub mode: RecallMode,
     /// Why the search was not a full one, in words for the user; `None` for a full search.
@@ -387,9 +401,10 @@ pub struct PlaceView {
 }
 
 /// The graph of a place.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+#[schema(as = Graph)]
 pub struct GraphView {
-    /// Nodes.
+    /// Entities, facts and summaries.
     pub nodes: Vec<ItemView>,
     /// Edges between them.
     pub edges: Vec<crate::model::Edge>,

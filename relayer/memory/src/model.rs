@@ -1,6 +1,7 @@
 //! The data model: items of memory, their properties and the edges between them.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::ids::{ItemId, PersonaId, ProjectId, SessionId};
@@ -210,20 +211,24 @@ impl std::fmt::Debug for Item {
     }
 }
 
-/// A typed edge between two items (E1).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A typed edge between two items.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = EdgeJson)]
 pub struct Edge {
-    /// The source item.
+    /// Id of the source item.
+    #[schema(value_type = String)]
     pub from: ItemId,
-    /// The target item.
+    /// Id of the target item.
+    #[schema(value_type = String)]
     pub to: ItemId,
-    /// The type, in snake case: `mentions`, `temporal_follows`, `continues_thread`, `supersedes`, `said_in`,
-    /// ...
+    /// The type, in snake case: `mentions`, `supersedes`, `said_in` and others.
     pub label: String,
     /// Its meaning here, in words.
+    #[schema(value_type = String)]
     pub description: Text,
     /// The words that it was read from.
+    #[schema(value_type = String)]
     pub evidence: Text,
     /// The confidence, 0 to 1.
     pub confidence: f32,

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use baton_memory::api::{ItemView, MemoryError, Place, PlaceView};
+use baton_memory::api::{GraphView, ItemView, MemoryError, Place, PlaceView};
 use baton_proto::text::{is_same_name, is_same_place};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,7 +12,7 @@ use super::{
     api_error::BOUND,
     extract::{SHARED, checked},
     operation::{Call, NoInput},
-    shapes::{ChangedPlace, Count, EdgeJson},
+    shapes::{ChangedPlace, Count},
 };
 use crate::auth::Caller;
 
@@ -202,18 +202,11 @@ pub(super) async fn profile(call: Call, query: PlaceQuery) -> Result<Items, ApiE
     Ok(Items { items })
 }
 
-/// Entities, facts and summaries, with the edges between them.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Graph {
-    nodes: Vec<ItemView>,
-    edges: Vec<EdgeJson>,
-}
-
-pub(super) async fn graph(call: Call, query: PlaceQuery) -> Result<Graph, ApiError> {
+pub(super) async fn graph(call: Call, query: PlaceQuery) -> Result<GraphView, ApiError> {
     let mut graph = call.memory().graph(call.owner(), query.read(&call.caller)?).await?;
     graph.nodes.retain(|node| call.caller.reads(node).is_ok());
     // An edge quotes words of its ends.
     let shown: HashSet<_> = graph.nodes.iter().map(|node| node.id).collect();
     graph.edges.retain(|edge| shown.contains(&edge.from) && shown.contains(&edge.to));
-    Ok(Graph { nodes: graph.nodes, edges: graph.edges.into_iter().map(EdgeJson::from).collect() })
+    Ok(graph)
 }

@@ -1,9 +1,9 @@
 //! Request and answer formats that several routes share.
 
 use baton_memory::{
-    api::{DropReason, Filters, Hit, ItemView, PlaceView, Recall, RecallMode},
+    api::{DroppedMatch, Filters, Hit, ItemView, PlaceView, Recall, RecallMode},
     ids::ItemId,
-    model::{Author, Edge, Kind, Layer},
+    model::{Author, Kind, Layer},
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -62,19 +62,6 @@ impl From<Hit> for RecallHit {
     }
 }
 
-/// A match that was left out.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-#[schema(as = Dropped)]
-pub(super) struct DroppedMatch {
-    /// The item.
-    id: String,
-    /// Its score.
-    score: f32,
-    /// `threshold`, `limit`, `budget` or `duplicate`.
-    #[schema(value_type = String)]
-    reason: DropReason,
-}
-
 /// The result of a recall.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct RecallAnswer {
@@ -97,15 +84,10 @@ pub(super) struct RecallAnswer {
 
 impl From<Recall> for RecallAnswer {
     fn from(recall: Recall) -> Self {
-        let dropped = |(id, score, reason): (ItemId, f32, DropReason)| DroppedMatch {
-            id: id.to_string(),
-            score,
-            reason,
-        };
         Self {
             total: recall.hits.len(),
             results: recall.hits.into_iter().map(RecallHit::from).collect(),
-            dropped: recall.dropped.into_iter().map(dropped).collect(),
+            dropped: recall.dropped,
             dropped_count: 0,
             mode: recall.mode,
             degraded: recall.degraded,
@@ -184,36 +166,6 @@ impl ChangedPlace {
         match caller.may(Scope::Read) {
             true => Self::Whole(Box::new(view)),
             false => Self::Name { name: view.name },
-        }
-    }
-}
-
-/// A typed edge between two items.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct EdgeJson {
-    /// Id of the source item.
-    pub(crate) from: String,
-    /// Id of the target item.
-    pub(crate) to: String,
-    /// Type, in snake case.
-    pub(crate) label: String,
-    /// Meaning here, in words.
-    pub(crate) description: String,
-    /// Words that it was extracted from.
-    pub(crate) evidence: String,
-    /// Confidence, 0 to 1.
-    pub(crate) confidence: f32,
-}
-
-impl From<Edge> for EdgeJson {
-    fn from(mut edge: Edge) -> Self {
-        Self {
-            from: edge.from.to_string(),
-            to: edge.to.to_string(),
-            label: edge.label,
-            description: std::mem::take(&mut edge.description.0),
-            evidence: std::mem::take(&mut edge.evidence.0),
-            confidence: edge.confidence,
         }
     }
 }

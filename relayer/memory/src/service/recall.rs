@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use super::{Memory, OwnerReadGuard};
 use crate::{
-    api::{DropReason, Filters, Hit, MemoryError, Recall, RecallMode, RecallRequest, Result},
+    api::{DropReason, DroppedMatch, Filters, Hit, MemoryError, Recall, RecallMode, RecallRequest, Result},
     extraction::{holds_words, wording},
     ids::{OwnerId, SessionId},
     limits::{MAX_DROPPED, MAX_PAGE, MAX_QUERY_BYTES},
@@ -277,7 +277,7 @@ fn choose(
                 recall.hits.push(Hit { view, score: found.score, similarity: found.similarity });
             }
             Some(reason) if recall.dropped.len() < MAX_DROPPED => {
-                recall.dropped.push((entry.item.id, found.score, reason));
+                recall.dropped.push(DroppedMatch { id: entry.item.id, score: found.score, reason });
             }
             Some(_) => {}
         }

@@ -115,8 +115,11 @@ async fn reads(world: &World, reader: &Spot) -> Vec<(&'static str, String)> {
                 let recall = world.memory.recall(owner, asked).await;
                 seen.extend(recall.hits.iter().map(|hit| ("recall", hit.view.text.to_string())));
                 seen.extend(recall.memory_items().iter().map(|item| ("items", item.text.clone())));
-                for (id, _, _) in &recall.dropped {
-                    seen.push(("dropped", world.memory.get(owner, *id).await.unwrap().text.to_string()));
+                for dropped in &recall.dropped {
+                    seen.push((
+                        "dropped",
+                        world.memory.get(owner, dropped.id).await.unwrap().text.to_string(),
+                    ));
                 }
             }
         }
