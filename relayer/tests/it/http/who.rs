@@ -239,7 +239,7 @@ async fn a_delegate_that_may_only_write_reads_nothing() {
 }
 
 #[tokio::test]
-async fn a_delegate_sees_intimate_items_only_where_that_was_granted_by_name() {
+async fn intimate_items_show_only_to_a_delegate_that_was_granted_them_by_name_and_an_owner_that_asks() {
     let server = TestServer::open().await;
     let owner = Person::new(&server);
     let fact = |text: &str, intimate: bool| json!({ "text": text, "project": "home", "intimate": intimate });
@@ -277,22 +277,12 @@ async fn a_delegate_sees_intimate_items_only_where_that_was_granted_by_name() {
     }
     // This scope alone shows nothing.
     owner.delegate_of(&["intimate"], None).post("/api/recall", ask).await.refused(403, "scope_missing");
-}
-
-#[tokio::test]
-async fn a_recall_without_a_scope_shows_nothing_intimate() {
-    let server = TestServer::open().await;
-    let owner = Person::new(&server);
-    let fact = |text: &str, intimate: bool| json!({ "text": text, "intimate": intimate });
-    let facts =
-        [fact("The doctor prescribed a red cream.", true), fact("The doctor lives on Mill Road.", false)];
-    owner.post("/api/remember/bulk", json!({ "items": facts })).await.good();
-    let found = all_of(&owner.post("/api/recall", json!({ "query": "doctor" })).await);
+    // The owner's own recall has no intimate item unless it asks for all.
+    let plain = json!({ "query": "doctor", "project": "home" });
+    let found = all_of(&owner.post("/api/recall", plain).await);
     assert!(found.contains("Mill Road") && !found.contains("red cream"), "{found}");
-    let full = json!({ "query": "doctor", "memory_scope": "full" });
-    assert!(all_of(&owner.post("/api/recall", full).await).contains("red cream"));
     // Without a language model, the answer contains the memories for it.
-    let asked = owner.post("/api/ask", json!({ "question": "Which doctor?" })).await;
+    let asked = owner.post("/api/ask", json!({ "question": "Which doctor?", "project": "home" })).await;
     asked.refused(503, "no_model");
     assert_eq!(asked.json()["memories"][0]["text"], "The doctor lives on Mill Road.");
     assert!(!asked.text.contains("red cream"), "{}", asked.text);

@@ -8,7 +8,7 @@ use baton_memory::{
 };
 
 use crate::{
-    rows::world::{ANA, BEN, DAY_MS, fact, on_every_store, pool, project, session},
+    rows::world::{ANA, BEN, fact, on_every_store, pool, project, session},
     scripted::ScriptedModel,
 };
 
@@ -184,17 +184,6 @@ fn only_the_latest_idempotency_keys_are_known() {
         assert_eq!((late.id, late.existed), (first.id, true), "known");
         let early = world.memory.remember_once(ANA, vec![call(0)]).await.unwrap().remove(0);
         assert!(!early.existed && early.id != first.id, "forgotten");
-    });
-}
-
-#[test]
-fn what_is_analyzed_was_said_when_its_caller_says() {
-    on_every_store(async |world| {
-        let said_ms = world.now_ms() - 90 * DAY_MS;
-        let text = "I work as a carpenter in Lisbon.".into();
-        let found = world.memory.analyze(ANA, pool(), text, Some(said_ms)).await.unwrap();
-        let view = world.memory.get(ANA, found[0].0.id).await.unwrap();
-        assert_eq!((view.time_ms, view.valid_from_ms), (said_ms, said_ms));
     });
 }
 
