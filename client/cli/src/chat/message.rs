@@ -47,7 +47,8 @@ pub(crate) async fn run(
         dialogue.options.announce_nodes(out);
     }
     dialogue.options.announce_memory(out);
-    if dialogue.has_kept_message().await {
+    let message = Message::new(Role::User, text);
+    if dialogue.has_kept_message().await && !dialogue.is_repeated(&message).await? {
         out.note("Finishing an earlier message first.");
         let mut view = TurnDisplay::of_single_message(out, dialogue.session());
         if let Err(failure) = dialogue.finish_pending(&mut view).await {
@@ -60,7 +61,7 @@ pub(crate) async fn run(
             return Err(failure);
         }
     }
-    let answered = send(&mut dialogue, text, is_new).await?;
+    let answered = send(&mut dialogue, message, is_new).await?;
     client.shutdown(left(answered.until)).await;
     Ok(())
 }
@@ -82,12 +83,12 @@ fn left(until: Instant) -> Duration {
 /// Sends one message and prints the answer. `is_new` says that this call began the session, and can be repeated.
 pub(super) async fn send(
     dialogue: &mut Dialogue,
-    text: String,
+    message: Message,
     is_new: bool,
 ) -> Result<AnsweredMessage, Failure> {
     let (handle, session, out) = (dialogue.handle(), dialogue.session(), dialogue.out().clone());
     let mut view = TurnDisplay::of_single_message(&out, session);
-    let result = dialogue.exchange(&[Message::new(Role::User, text)], None, &mut view).await;
+    let result = dialogue.ask(message, &mut view).await;
     if result.is_err() {
         view.end_line();
         leave_at_second_interrupt();

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use baton_client::{Client, MODEL_OUTPUT_TOKENS, TurnInput};
+use baton_client::{Client, MODEL_OUTPUT_TOKENS, TurnInput, TurnSettings};
 use baton_gateway::GatewayMemory as _;
 use baton_proto::{limits::MAX_SCHEMA_BYTES, turn::Sampling};
 
@@ -93,6 +93,18 @@ impl TurnOptions {
             tokens => tokens.to_string(),
         };
         format!("temperature={} max_tokens={tokens} seed={seed}", template.sampling.temperature)
+    }
+
+    /// The settings of a turn. Its seed counts if one is set.
+    pub(crate) fn settings(&self) -> TurnSettings {
+        let mut settings = self.template.settings();
+        settings.sampling.seed = self.seed.unwrap_or(settings.sampling.seed);
+        settings
+    }
+
+    /// Whether a seed is set.
+    pub(crate) fn sets_seed(&self) -> bool {
+        self.seed.is_some()
     }
 
     /// The seed of a turn: the set one, or a random one.

@@ -5,6 +5,7 @@
 
 use baton_client::{Client, ClientError, SessionHandle, SessionInfo};
 use baton_kit::prompt;
+use baton_proto::record::{Message, Role};
 
 use crate::{
     args::{RekeyArguments, WHOLE},
@@ -49,7 +50,7 @@ async fn rekey(
             prompt::line(&mut std::io::stdin().lock(), &mut std::io::stderr(), question)?.unwrap_or_default()
         }
     };
-    let text = message::read(&text)?;
+    let message = Message::new(Role::User, message::read(&text)?);
     out.note(&format!("{}  {}  ({})", short_session(&old), info.title, count(info.effective_turns, "turn")));
     let question = "Continue it under new keys, and delete the old session on all devices?";
     if !confirmed(question, arguments.yes)? {
@@ -60,7 +61,7 @@ async fn rekey(
     let new = opened.session;
     options.announce_nodes(out);
     let mut dialogue = Dialogue::of(client, options, opened, out.clone());
-    let answered = Box::pin(message::send(&mut dialogue, text, true)).await?;
+    let answered = Box::pin(message::send(&mut dialogue, message, true)).await?;
     let (from, to) = (short_session(&old), short_session(&new));
     if !answered.is_stored {
         out.warn(&format!("The store did not confirm the new session {to}, so {from} is not deleted."));

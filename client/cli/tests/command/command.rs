@@ -270,6 +270,43 @@ async fn a_verification_publishes_the_head_that_an_index_lacks() {
     let with_heads = |command: &'static str| {
         let arguments = [&["session", command, "last", "--json"][..], &heads[..]].concat();
         let (fixture, home) = (&fixture, home.clone());
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unanswered_message_is_asked_with_the_newest_settings_and_once_if_it_is_repeated() {
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    let chat = async |options: &[&str]| {
+        let output = fixture.baton(&home, &[&["chat", "-m"], options].concat(), "").await;
+        let asked = fixture.node.seen(|seen| seen.turns.last().unwrap().clone());
+        let asked = (asked.turn_id, asked.max_output_tokens);
+        (code(&output), out(&output), asked)
+    };
+    let refused = async |options: &[&str]| {
+        fixture.node.script([Act::Refuse(ErrorCode::BackendDenied)]);
+        let (code, _, asked) = chat(options).await;
+        assert_eq!(code, 4);
+        asked
+    };
+    let begun = refused(&["one", "--max-tokens", "7"]).await;
+    assert_eq!(begun.1, 7);
+    // The same request is the same turn, and answers the message that waits.
+    let (_, text, asked) = chat(&["one", "-c", "--max-tokens", "7"]).await;
+    assert_eq!((text.as_str(), asked), ("one (0)\n", begun));
+    let begun = refused(&["two", "-c", "--max-tokens", "7"]).await;
+    let (_, text, asked) = chat(&["two", "-c", "--max-tokens", "8"]).await;
+    assert_eq!((text.as_str(), asked.1), ("two (1)\n", 8));
+    assert_ne!(asked.0, begun.0, "another request is another turn");
+    // Before another message, too, and at the prompt.
+    refused(&["three", "-c", "--max-tokens", "7"]).await;
+    let before = fixture.node.seen(|seen| seen.turns.len());
+    let (_, text, asked) = chat(&["four", "-c", "--max-tokens", "9"]).await;
+    assert_eq!((text.as_str(), asked.1), ("three (2)\nfour (3)\n", 9));
+    assert_eq!(fixture.node.seen(|seen| seen.turns[before].max_output_tokens), 9);
+    refused(&["five", "-c", "--max-tokens", "7"]).await;
+    let prompt = fixture.baton(&home, &["chat", "-c", "--max-tokens", "10"], "/quit\n").await;
+    assert_eq!(out(&prompt), "five (4)\n", "{}", err(&prompt));
+    assert_eq!(fixture.node.seen(|seen| seen.turns.last().unwrap().max_output_tokens), 10);
+}
+
         async move { fixture.baton(&home, &arguments, "").await }
     };
     let verified = with_heads("verify").await;

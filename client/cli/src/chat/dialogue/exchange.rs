@@ -43,19 +43,71 @@ impl Dialogue {
         Ok(outcome)
     }
 
-    /// Finishes a pending turn, if there is one: with memory recalled anew if this call has memory, and without it,
-    /// with a remark, if the relayer gives none.
+    /// Runs the turn of a message. A call that repeats the message without an answer takes that one up.
+    pub(in crate::chat) async fn ask(
+        &mut self,
+        message: Message,
+        view: &mut TurnDisplay<'_>,
+    ) -> Result<TurnOutcome, Failure> {
+        if self.is_repeated(&message).await?
+            && let Some(outcome) = self.finish_pending(view).await?
+        {
+            return Ok(outcome);
+        }
+        self.exchange(&[message], None, view).await
+    }
+
+    /// Whether a message is the one without an answer. The first turn of a branch holds the history before it.
+    pub(in crate::chat) async fn is_repeated(&self, message: &Message) -> Result<bool, Failure> {
+        Ok(self.handle().pending_messages().await?.is_some_and(|pending| pending.last() == Some(message)))
+    }
+
+    /// Finishes a pending turn, if there is one. The newest call decides its settings: a turn that was begun with others
+    /// is given up, and its message asked anew.
     pub(in crate::chat) async fn finish_pending(
-        &self,
+        &mut self,
         view: &mut TurnDisplay<'_>,
     ) -> Result<Option<TurnOutcome>, Failure> {
         let handle = self.handle();
-        let messages = handle.pending_messages().await?.unwrap_or_default();
-        let memory = self.options.memory.as_ref();
-        let hint = memory.map(|memory| memory.hint(self.session, &messages, &self.out));
+        let pending = handle.pending_messages().await?.zip(handle.pending_settings().await?);
+        let Some((messages, begun)) = pending else { return Ok(None) };
+        view.begin(&messages);
+        let mut wanted = self.options.settings();
+        wanted.supersedes_from = begun.supersedes_from;
+        let is_same_system = match &self.system {
+            Some(text) => handle.system().await? == [Message::new(Role::System, text)],
+            None => true,
+        };
+        if is_same_system && begun.serve(wanted, self.options.sets_seed()) {
+            return self.resume(&messages, view).await;
+        }
+        let (messages, replaced) = self.take_back(messages).await?;
+        self.exchange(&messages, replaced, view).await.map(Some)
+    }
+
+    /// Gives up the pending turn: returns its messages without the history of a branch, and the seq that it replaces.
+    async fn take_back(&self, mut messages: Vec<Message>) -> Result<(Vec<Message>, Option<u64>), Failure> {
+        let handle = self.handle();
+        let replaced = handle.pending_settings().await?.and_then(|settings| settings.supersedes_from);
+        handle.abandon().await?;
+        // The first turn of a branch holds the history as well.
+        if messages.starts_with(&self.history) {
+            messages.drain(..self.history.len());
+        }
+        Ok((messages, replaced))
+    }
+
+    /// Finishes the pending turn of these messages as it was begun: with memory recalled anew if this call has memory,
+    /// and without it, with a remark, if the relayer gives none.
+    async fn resume(
+        &self,
+        messages: &[Message],
+        view: &mut TurnDisplay<'_>,
+    ) -> Result<Option<TurnOutcome>, Failure> {
+        let (handle, memory) = (self.handle(), self.options.memory.as_ref());
+        let hint = memory.map(|memory| memory.hint(self.session, messages, &self.out));
         let hinted = hint.is_some();
         let options = RouteOptions { hint, ..self.options.template.route.clone() };
-        view.begin(&messages);
         let started = view.started();
         let resumed = Box::pin(handle.resume(options, |event| view.show(event)));
         let waited = while_waiting(&self.client, &self.out, started, resumed);
@@ -67,7 +119,7 @@ impl Dialogue {
             result = cancellable(&self.out, handle.resume(options, |event| view.show(event))).await;
         }
         if let Ok(Some(outcome)) = &result {
-            self.finish(&messages, outcome, view).await;
+            self.finish(messages, outcome, view).await;
         }
         result
     }
@@ -149,15 +201,9 @@ impl Dialogue {
 
     /// Sends the last message again, or a different text: a turn that replaces the last one.
     pub(super) async fn replace(&mut self, text: Option<&str>) -> Result<(), Failure> {
-        let handle = self.handle();
         // The message that the user stopped, or that has no answer, is the last one.
-        if let Some(mut messages) = handle.pending_messages().await? {
-            let replaced = handle.pending_settings().await?.and_then(|settings| settings.supersedes_from);
-            handle.abandon().await?;
-            // The first turn of a branch holds the history as well.
-            if messages.starts_with(&self.history) {
-                messages.drain(..self.history.len());
-            }
+        if let Some(messages) = self.handle().pending_messages().await? {
+            let (messages, replaced) = self.take_back(messages).await?;
             let messages = text.map_or(messages, |text| vec![Message::new(Role::User, text)]);
             return self.turn(messages, replaced).await;
         }
