@@ -28,6 +28,8 @@ const SHOWN_CHARS: usize = 120;
 /// Shows a turn: a line view prints it, a full-screen view receives its events.
 pub(crate) struct TurnDisplay<'a> {
     out: &'a Out,
+    /// The node that was asked last.
+    node: Option<NodeId>,
     /// The model's name, as offered.
     pub model: String,
     shown: bool,
@@ -40,7 +42,7 @@ pub(crate) struct TurnDisplay<'a> {
 impl<'a> TurnDisplay<'a> {
     pub(crate) fn new(out: &'a Out) -> Self {
         let after_cut = "/continue, or /params max_tokens=N".to_owned();
-        Self { out, model: String::new(), shown: false, after_cut, started: Arc::default() }
+        Self { out, node: None, model: String::new(), shown: false, after_cut, started: Arc::default() }
     }
 
     /// For a single message, after which the program ends: no line can follow.
@@ -63,7 +65,9 @@ impl<'a> TurnDisplay<'a> {
     /// Shows an event. The turn continues even without an output.
     pub(crate) fn show(&mut self, event: TurnEvent) {
         self.started.store(true, Ordering::Relaxed);
-        if let TurnEvent::Attempt { model, .. } = &event {
+        let last = self.node;
+        if let TurnEvent::Attempt { node, model, .. } = &event {
+            self.node = Some(*node);
             self.model.clone_from(model);
         }
         let out = self.out;
@@ -82,7 +86,7 @@ impl<'a> TurnDisplay<'a> {
                 if matches!(event, TurnEvent::AttemptFailed { .. }) {
                     self.end_line();
                 }
-                if let Some((tone, text)) = remark(&event) {
+                if let Some((tone, text)) = remark(&event, last) {
                     out.say(tone, &text);
                 }
             }
@@ -134,11 +138,15 @@ fn show_device_event(event: &DeviceEvent, out: &Out) {
     }
 }
 
-/// A remark to the user about an event, beside the conversation's text.
-pub(crate) fn remark(event: &TurnEvent) -> Option<(Tone, String)> {
+/// A remark to the user about an event, beside the conversation's text. `last` is the node that was asked before.
+pub(crate) fn remark(event: &TurnEvent, last: Option<NodeId>) -> Option<(Tone, String)> {
     Some(match event {
         TurnEvent::Attempt { node, model, continues, .. } => {
-            let what = if *continues > 0 { " continues the answer" } else { "" };
+            let what = match continues {
+                0 => "",
+                _ if last == Some(*node) => " answers again, and continues",
+                _ => " continues the answer",
+            };
             (Tone::Note, format!("node {}{what} · {model}", short(node)))
         }
         TurnEvent::NoAnswerYet { node, others } => (Tone::Note, no_answer_yet(*node, *others)?),

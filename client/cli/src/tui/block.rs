@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_client::TurnEvent;
-use baton_proto::ids::LinkHash;
+use baton_proto::ids::{LinkHash, NodeId};
 use ratatui::text::{Line, Span};
 
 use super::{
@@ -56,8 +56,10 @@ pub(super) enum AnswerStatus {
         /// Whether the message is in the journal; otherwise it is in the input again.
         is_kept: bool,
     },
-    /// The user ended it, or gave it up.
-    Cancelled,
+    /// The user ended it. Its message waits.
+    Stopped,
+    /// It was given up: nothing waits any more.
+    Dropped,
 }
 
 /// A turn.
@@ -72,7 +74,7 @@ pub(super) struct Turn {
     /// The remark while it waits in the node's queue.
     waiting: Option<String>,
     /// The node asked, and its model.
-    server: Option<(String, String)>,
+    server: Option<(NodeId, String)>,
     /// When the first and the last text arrived.
     text_times: Option<(Duration, Duration)>,
 }
@@ -104,7 +106,7 @@ impl Turn {
 
     /// The node asked, with its model.
     pub(super) fn server(&self) -> Option<String> {
-        self.server.as_ref().map(|(node, model)| format!("{node} · {model}"))
+        self.server.as_ref().map(|(node, model)| format!("node {} · {model}", short(node)))
     }
 
     /// Whether the answer still streams.
@@ -119,7 +121,7 @@ impl Turn {
 
     /// Takes an event of the turn.
     pub(super) fn take(&mut self, event: &TurnEvent, now: Duration) {
-        let remark = turn_display::remark(event);
+        let remark = turn_display::remark(event, self.server.as_ref().map(|(node, _)| *node));
         match event {
             TurnEvent::Text(text) => return self.take_text(text, now),
             TurnEvent::Waiting(_) => {
@@ -128,7 +130,7 @@ impl Turn {
             }
             TurnEvent::Restarted => self.parts.retain(|part| !matches!(part, Part::Text(_))),
             TurnEvent::Attempt { node, model, .. } => {
-                self.server = Some((format!("node {}", short(node)), wrap::clean_line(model)));
+                self.server = Some((*node, wrap::clean_line(model)));
             }
             TurnEvent::Memory(items) => {
                 for line in turn_display::memory_lines(items) {
@@ -235,10 +237,11 @@ impl Turn {
             AnswerStatus::Failed { is_kept: false } => {
                 (Tone::Warn, "No answer. The message is not kept: it is in the line again.")
             }
-            AnswerStatus::Cancelled => (
+            AnswerStatus::Stopped => (
                 Tone::Note,
                 "Stopped: this is not part of the conversation. /continue takes it up, /edit changes the message.",
             ),
+            AnswerStatus::Dropped => (Tone::Note, "Discarded: this is not part of the conversation."),
         })
     }
 }

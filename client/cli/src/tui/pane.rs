@@ -90,9 +90,10 @@ impl Pane {
         }
     }
 
-    /// Begins a turn. It replaces an unanswered turn with the same text.
+    /// Begins a turn. It replaces an unanswered turn with the same text; any other is given up.
     pub(super) fn begin(&mut self, message: &str) {
         self.blocks.retain(|block| block.content.turn().is_none_or(|turn| !turn.is_unanswered(message)));
+        self.give_up();
         self.push(Content::Turn(Box::new(Turn::begin(message))));
         self.bound();
     }
@@ -117,9 +118,13 @@ impl Pane {
 
     /// Nothing runs any more: a turn that was not accepted is unanswered. `is_kept` says that its message is in the
     /// journal.
-    pub(super) fn end(&mut self, cancelled: bool, is_kept: bool) {
+    pub(super) fn end(&mut self, stopped: bool, is_kept: bool) {
         if let Some(turn) = self.running_turn_mut() {
-            turn.status = if cancelled { AnswerStatus::Cancelled } else { AnswerStatus::Failed { is_kept } };
+            turn.status = match (stopped, is_kept) {
+                (true, true) => AnswerStatus::Stopped,
+                (true, false) => AnswerStatus::Dropped,
+                (false, is_kept) => AnswerStatus::Failed { is_kept },
+            };
         }
     }
 
@@ -127,9 +132,9 @@ impl Pane {
     pub(super) fn give_up(&mut self) {
         for block in &mut self.blocks {
             if let Content::Turn(turn) = &mut block.content
-                && turn.status == (AnswerStatus::Failed { is_kept: true })
+                && matches!(turn.status, AnswerStatus::Stopped | AnswerStatus::Failed { is_kept: true })
             {
-                turn.status = AnswerStatus::Cancelled;
+                turn.status = AnswerStatus::Dropped;
                 block.laid = None;
             }
         }

@@ -76,6 +76,16 @@ fn a_takeover_is_seen_and_the_answer_is_in_one_piece_afterwards() {
 }
 
 #[test]
+fn a_node_that_comes_back_is_not_told_as_another() {
+    let mut stage = Stage::new();
+    stage.ask("tell me");
+    for event in [attempt(0x11, 0), failed(0x11), attempt(0x11, 5)] {
+        stage.event(event);
+    }
+    assert!(in_order(&stage.shown(), &["stopped answering", "node 11111111 answers again, and continues"]));
+}
+
+#[test]
 fn void_text_goes() {
     let mut stage = Stage::new();
     stage.ask("tell me");
@@ -116,7 +126,7 @@ fn a_message_that_was_not_answered_is_kept_and_a_new_attempt_takes_its_place() {
     stage.state.begin("/drop", stage.now);
     stage.open(1, &[]);
     stage.state.end(true);
-    assert!(stage.shown().contains("not part of the conversation"));
+    assert!(stage.shown().contains("Discarded: this is not part of the conversation"));
 }
 
 #[test]
@@ -130,10 +140,19 @@ fn escape_ends_an_answer_and_a_message_meanwhile_stays_in_the_line() {
     assert_eq!(stage.press(KeyCode::Esc), Some(Effect::Stop));
     assert!(stage.shown().contains("stopping"));
     stage.say(ViewMessage::Remark(Tone::Note, "cancelled".to_owned()));
+    let mut session = loaded(1, &[]);
+    session.status.pending = true;
+    stage.state.set_session(&session);
     stage.state.end(true);
-    let parts = ["and on and on", "cancelled", "not part of the conversation", "› next"];
+    let parts = ["and on and on", "cancelled", "/continue takes it up", "› next"];
     assert!(in_order(&stage.shown(), &parts));
     assert_eq!(stage.press(KeyCode::Enter), Some(Effect::Act("next".to_owned())));
+    // The next message takes its place, and so does /drop: nothing can be continued.
+    stage.state.begin("/drop", stage.now);
+    stage.open(1, &[]);
+    stage.state.end(true);
+    assert!(in_order(&stage.shown(), &["and on and on", "Discarded"]));
+    assert!(!stage.shown().contains("/continue"), "{}", stage.shown());
 }
 
 #[test]
