@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_client::{Client, Listing, NodeInfo};
+use baton_client::{Client, Listing, NodeInfo, choose::NoChoice};
 use baton_kit::{
     doctor::{Check, ClockCodes, ClockReading, Code, Report, StoreCodes, check_clock, check_stores},
     stores::StoreOptions,
@@ -74,26 +74,25 @@ pub(crate) async fn run(
     environment: &Environment,
     out: &Out,
 ) -> Result<(), Failure> {
-    let mut checks = Vec::new();
     let mut first = Check::new("settings");
-    match settings {
+    let checks = match settings {
         Ok(settings) => {
             let file =
                 settings_file(arguments.config.as_deref(), environment).filter(|(path, _)| path.exists());
             let defaults = || "the defaults: there is no settings file".to_owned();
             first.saw(file.map_or_else(defaults, |(path, _)| path.display().to_string()));
-            checks.push(first);
-            Box::pin(check(&settings, &mut checks, out)).await?;
+            Box::pin(check(&settings, first, out)).await
         }
         Err(failure) => {
             first.found(codes::SETTINGS_BROKEN, failure.message().unwrap_or_default());
-            checks.push(first);
+            vec![first]
         }
-    }
+    };
     show(&Report::new(checks), out)
 }
 
-async fn check(settings: &Settings, checks: &mut Vec<Check>, out: &Out) -> Result<(), Failure> {
+/// All checks, after that of the settings.
+async fn check(settings: &Settings, mut first: Check, out: &Out) -> Vec<Check> {
     out.note("Looking for nodes and stores …");
     // A wrong number in the settings is found below.
     let _ = settings.ask_shards().await;
@@ -105,9 +104,13 @@ async fn check(settings: &Settings, checks: &mut Vec<Check>, out: &Out) -> Resul
     let client = match opened {
         Ok(client) => client,
         Err(failure) => {
-            home.found(codes::HOME_LOCKED, failure.message().unwrap_or_default());
-            checks.push(home);
-            return Ok(());
+            let is_setting = failure.is_usage();
+            let (check, code) = match is_setting {
+                true => (&mut first, codes::SETTINGS_BROKEN),
+                false => (&mut home, codes::HOME_LOCKED),
+            };
+            check.found(code, failure.message().unwrap_or_default());
+            return if is_setting { vec![first] } else { vec![first, home] };
         }
     };
     let listing = client.listing().await;
@@ -124,10 +127,7 @@ async fn check(settings: &Settings, checks: &mut Vec<Check>, out: &Out) -> Resul
         Ok(listing) => sessions_check(&listing, settings.shards().get(), &mut home, &mut sessions),
         Err(error) => home.found(codes::HOME_LOCKED, error.to_string()),
     }
-    checks.extend([home, clock, nodes, stores]);
-    checks.extend(relayer);
-    checks.push(sessions);
-    Ok(())
+    [first, home, clock, nodes, stores].into_iter().chain(relayer).chain([sessions]).collect()
 }
 
 async fn clock_check(client: &Client, stores: &[ClockReading]) -> Check {
@@ -153,7 +153,14 @@ async fn nodes(client: &Client) -> Check {
         check.found(codes::NODE_UNREACHABLE, line);
     }
     if nodes.is_empty() {
-        check.found(codes::NO_NODE, client.why_no_node().await.to_string());
+        let is_named = !client.mesh().network().bootstrap.is_empty();
+        let detail = match client.why_no_node().await {
+            NoChoice::NoNodes if is_named => "none of the named nodes answers".to_owned(),
+            NoChoice::NoNodes if client.uses_multicast() => "the local network shows none".to_owned(),
+            NoChoice::NoNodes => "none is named, and mdns is off".to_owned(),
+            why => why.to_string(),
+        };
+        check.found(codes::NO_NODE, detail);
         return check;
     }
     let ids: Vec<NodeId> = nodes.iter().map(|node| node.record.node).collect();

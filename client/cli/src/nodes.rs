@@ -17,7 +17,7 @@ use crate::{
     failure::Failure,
     home::{find_session, with_client},
     out::{Out, short},
-    search::{FAILURE_REMARK, unreachable_nodes, while_waiting},
+    search::{FAILURE_REMARK, warn_of_unreachable_nodes, while_waiting},
     settings::Settings,
 };
 
@@ -48,7 +48,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &O
         let nodes = while_waiting(client, out, Arc::default(), client.nodes()).await;
         // After a longer wait they are said already.
         if begun.elapsed() < FAILURE_REMARK {
-            unreachable_nodes(client).iter().for_each(|line| out.warn(line));
+            warn_of_unreachable_nodes(client, out);
         }
         if nodes.is_empty() && !out.json() {
             return Err(ClientError::NoNode(client.why_no_node().await).into());

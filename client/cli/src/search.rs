@@ -39,7 +39,7 @@ pub(crate) async fn while_waiting<T>(
         }
         tokio::time::sleep(FAILURE_REMARK.saturating_sub(SEARCH_REMARK)).await;
         if !started.load(Ordering::Relaxed) {
-            unreachable_nodes(client).iter().for_each(|line| out.warn(line));
+            warn_of_unreachable_nodes(client, out);
         }
         std::future::pending().await
     };
@@ -64,7 +64,7 @@ pub(crate) fn search_line(named: usize, multicast: bool) -> String {
 pub(crate) async fn explain_lack_of_nodes(client: &Client, out: &Out) {
     let error = ClientError::NoNode(client.why_no_node().await);
     out.warn(&format!("0 nodes: {error}"));
-    unreachable_nodes(client).iter().for_each(|line| out.warn(line));
+    warn_of_unreachable_nodes(client, out);
     if let Some(hint) = error.hint() {
         out.note(&format!("  try: {hint}"));
     }
@@ -81,7 +81,13 @@ pub(crate) fn served<'a>(offers: impl Iterator<Item = &'a ModelOffer>) -> Vec<&'
 /// The named nodes that cannot be reached, each with the reason.
 pub(crate) fn unreachable_nodes(client: &Client) -> Vec<String> {
     let named = client.mesh().network().bootstrap.into_iter().filter(|node| !node.connected);
-    named.filter_map(|node| Some(format!("Could not reach {}: {}", node.address, node.failure?))).collect()
+    let reason = |failure: Option<String>| failure.unwrap_or_else(|| "no answer so far".to_owned());
+    named.map(|node| format!("{}: {}", node.address, reason(node.failure))).collect()
+}
+
+/// Says which named nodes cannot be reached, and why.
+pub(crate) fn warn_of_unreachable_nodes(client: &Client, out: &Out) {
+    unreachable_nodes(client).iter().for_each(|line| out.warn(&format!("Could not reach {line}")));
 }
 
 /// The node of `--only`: a whole ID, or the first digits of the ID of a found node.

@@ -444,9 +444,17 @@ async fn doctor_finds_nothing_wrong_on_a_healthy_network_and_names_what_is() {
     assert_eq!(code(&sick), 1);
     let once = "an aggregator does not answer: aggregator: could not connect to http://127.0.0.1:9 (Connection refused)\n";
     shows(&sick, &["C402", once, "fix: "]);
-    let broken = fixture.baton(&home, &["doctor", "--config", "nowhere.toml"], "").await;
-    assert_eq!(code(&broken), 1);
-    shows(&broken, &["C101"]);
+    for broken in [&["--config", "nowhere.toml"][..], &["--heads", "http://a b"], &["--heads", "http://"]] {
+        let broken = fixture.baton(&home, &[&["doctor"], broken].concat(), "").await;
+        shows(&broken, &["C101"]);
+        assert!(code(&broken) == 1 && !out(&broken).contains("C201"), "{}", out(&broken));
+    }
+    let quic = "/ip4/127.0.0.1/udp/9/quic-v1/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
+    let words = ["doctor", "--dht=false", "--node", quic, "--publisher", &fixture.url].map(str::to_owned);
+    let folder = fixture.folder.path().to_owned();
+    let dead = tokio::task::spawn_blocking(move || run(&folder, &words, "")).await.unwrap();
+    let detail = format!("C601     a named node cannot be reached: {quic}: ");
+    shows(&dead, &[&detail, "C602     no node was found: none of the named nodes answers\n"]);
 }
 
 #[test]
