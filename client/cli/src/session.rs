@@ -89,7 +89,8 @@ async fn run_with(
         }
         SessionCommand::Import { file } => {
             let text = read(file, transfer::MAX_EXPORT_BYTES as u64)?;
-            restore::show_ready(client, client.import(&text).await?, &[], out).await
+            let id = client.import(&text).await.map_err(verify::of_file)?;
+            restore::show_ready(client, id, &[], out).await
         }
         SessionCommand::Renew { session, within_days } => {
             storage::renew(client, session.as_deref(), *within_days, out).await

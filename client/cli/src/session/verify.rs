@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use baton_client::{Client, ClientError, SessionInfo, VerifyReport, transfer};
+use baton_proto::ErrorCode;
 use serde_json::json;
 
 use super::{devices, read};
@@ -12,6 +13,13 @@ use crate::{
     interrupt::cancellable,
     out::{Out, count, short_session, turn_number},
 };
+
+/// The next step for a file of another format.
+const OTHER_FORMAT: &str = "the file's format is another one: export the session again with baton session export, or update \
+                            baton if a newer one wrote it";
+/// The next step for a file that differs from its signatures.
+const CHANGED_FILE: &str = "the file was changed or damaged after the export: take another copy of it, or export the session \
+                            again with baton session export";
 
 pub(super) async fn verify(
     client: &Client,
@@ -85,11 +93,21 @@ pub(crate) fn note_replaced(info: &SessionInfo, out: &Out) {
     }
 }
 
+/// The failure of an exported file, which no node and no store can change.
+pub(super) fn of_file(error: ClientError) -> Failure {
+    match error.code() {
+        Some(ErrorCode::UnsupportedVersion) => Failure::hinted(&error, OTHER_FORMAT.to_owned()),
+        Some(_) => Failure::hinted(&error, CHANGED_FILE.to_owned()),
+        None => error.into(),
+    }
+}
+
 pub(super) async fn verify_file(file: &Path, full: bool, out: &Out) -> Result<(), Failure> {
     let text = read(file, transfer::MAX_EXPORT_BYTES as u64)?;
     let export = transfer::parse(&text)?;
     let checked = tokio::task::spawn_blocking(move || transfer::verify_export(&export, full));
-    let report = checked.await.map_err(|_| ClientError::TaskEnded)?.map_err(ClientError::from)?;
+    let checked = checked.await.map_err(|_| ClientError::TaskEnded)?;
+    let report = checked.map_err(|code| of_file(code.into()))?;
     let value = json!({
         "verified": true,
         "head": report.head.to_string(),

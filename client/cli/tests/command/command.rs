@@ -216,6 +216,15 @@ async fn sessions_are_listed_shown_verified_backed_up_restored_and_deleted() {
     fixture.ok(&home, &["session", "verify", "--file", "export.json", "--full"]).await;
     let import = fixture.baton(&home, &["session", "import", "export.json"], "").await;
     assert_eq!(code(&import), 5, "an export without its root cannot be continued");
+    let export = std::fs::read_to_string(fixture.folder.path().join("export.json")).unwrap();
+    for (from, to, hint) in [
+        ("\"baton-export-v2\"", "\"baton-export-v9\"", "the file's format is another one"),
+        ("\"blob\": \"", "\"blob\": \"AAAA", "the file was changed or damaged after the export"),
+    ] {
+        std::fs::write(fixture.folder.path().join("changed.json"), export.replacen(from, to, 1)).unwrap();
+        let verify = ["session", "verify", "--file", "changed.json"];
+        fixture.ends(&home, &verify, 5, &[hint]).await;
+    }
 
     let other = fixture.folder.path().join("other");
     let restored = fixture.baton(&other, &["session", "restore", "--json"], &words).await;
@@ -262,15 +271,6 @@ async fn a_second_message_behind_an_unanswered_one_is_refused_in_words() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_verification_publishes_the_head_that_an_index_lacks() {
-    let (fixture, other) = (Fixture::new().await, Fixture::new().await);
-    let home = fixture.home();
-    fixture.ok(&home, &["chat", "--message", "hello", "--dht=false"]).await;
-    let heads = ["--heads", &other.url, "--dht=false"];
-    let with_heads = |command: &'static str| {
-        let arguments = [&["session", command, "last", "--json"][..], &heads[..]].concat();
-        let (fixture, home) = (&fixture, home.clone());
-#[tokio::test(flavor = "multi_thread")]
 async fn an_unanswered_message_is_asked_with_the_newest_settings_and_once_if_it_is_repeated() {
     let fixture = Fixture::new().await;
     let home = fixture.home();
@@ -307,6 +307,15 @@ async fn an_unanswered_message_is_asked_with_the_newest_settings_and_once_if_it_
     assert_eq!(fixture.node.seen(|seen| seen.turns.last().unwrap().max_output_tokens), 10);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verification_publishes_the_head_that_an_index_lacks() {
+    let (fixture, other) = (Fixture::new().await, Fixture::new().await);
+    let home = fixture.home();
+    fixture.ok(&home, &["chat", "--message", "hello", "--dht=false"]).await;
+    let heads = ["--heads", &other.url, "--dht=false"];
+    let with_heads = |command: &'static str| {
+        let arguments = [&["session", command, "last", "--json"][..], &heads[..]].concat();
+        let (fixture, home) = (&fixture, home.clone());
         async move { fixture.baton(&home, &arguments, "").await }
     };
     let verified = with_heads("verify").await;
