@@ -49,9 +49,9 @@ pub(crate) fn show(
         let words = ClientOptions::entry(key).map_or("", |entry| entry.default_words);
         let value = value.as_ref().map_or_else(|| format!("({words})"), ToString::to_string);
         // A value may be long: it comes last, so that the origins stay in sight.
-        rows.push(vec![(*key).to_owned(), origins.of(key).describe::<ClientOptions>(key), value]);
+        rows.push(vec![(*key).into(), origins.of(key).describe::<ClientOptions>(key).into(), value.into()]);
     }
-    out.table(&["SETTING", "ORIGIN", "VALUE"], rows)?;
+    out.table(&["SETTING", "ORIGIN", "VALUE"], &rows)?;
     match read {
         Some(path) => out.note(&format!("Settings file: {}", path.display())),
         None => out.note("There is no settings file yet. Write one: baton config --init"),

@@ -12,7 +12,7 @@ use crate::{
     failure::Failure,
     files::{read_bounded, write_private},
     interrupt::confirmed,
-    out::{Out, beginning, clean, count, memories},
+    out::{Out, clean, count, memories, wrap},
     relayer::{
         client::RelayerClient,
         items::{ItemSelection, PAGE, escaped, items_of},
@@ -22,8 +22,8 @@ use crate::{
 
 /// Largest export that is sent back.
 const MAX_IMPORT_BYTES: u64 = 64 * 1024 * 1024;
-/// Characters of a text in a table.
-const SHOWN_CHARS: usize = 100;
+/// Cells of a text in a table.
+const SHOWN_CELLS: usize = 100;
 
 pub(crate) async fn run(settings: &Settings, commands: &MemoryCommands, out: &Out) -> Result<(), Failure> {
     let relayer = RelayerClient::open(settings)?;
@@ -282,7 +282,7 @@ fn show_items(answer: &Value, nothing: &str, out: &Out) -> Result<(), Failure> {
 fn row(item: &Value) -> String {
     let text = |field: &str| item[field].as_str().unwrap_or_default();
     let day: String = text("time").chars().take(10).collect();
-    let shown = beginning(text("text"), SHOWN_CHARS);
+    let shown = wrap::fit(&wrap::clean_line(text("text")), SHOWN_CELLS);
     let asks = if text("consent") == "pending" { "  [asks for consent]" } else { "" };
     let project = if text("project").is_empty() { "-" } else { text("project") };
     let (id, kind, author) = (text("id"), text("kind"), text("author"));

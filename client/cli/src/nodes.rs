@@ -66,14 +66,15 @@ pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &O
     for node in &nodes {
         let silent = if answers(node) { "" } else { "does not answer" };
         for offer in &node.record.models {
+            let (node, engine) = (short(&node.record.node), offer.engine.name());
             let numbers = [u64::from(offer.context_tokens), offer.input_price, offer.output_price];
-            let mut row = vec![short(&node.record.node), offer.name.clone(), offer.engine.name().to_owned()];
-            row.extend(numbers.map(|number| number.to_string()));
-            row.push(silent.to_owned());
+            let mut row = vec![node.into(), offer.name.as_str().into(), engine.into()];
+            row.extend(numbers.map(Value::from));
+            row.push(silent.into());
             rows.push(row);
         }
     }
-    out.table(&["NODE", "MODEL", "ENGINE", "CONTEXT", "PRICE IN", "PRICE OUT", ""], rows)?;
+    out.table(&["NODE", "MODEL", "ENGINE", "CONTEXT", "PRICE IN", "PRICE OUT", ""], &rows)?;
     out.note("prices are for 1000 tokens; addresses and terms of storage: baton nodes --json");
     Ok(())
 }

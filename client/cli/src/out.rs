@@ -8,7 +8,7 @@ pub(crate) mod printable;
 pub(crate) mod wrap;
 
 use std::{
-    io::{self, Write as _},
+    io::{self, IsTerminal as _, Write as _},
     sync::Arc,
     time::Duration,
 };
@@ -37,15 +37,6 @@ pub(crate) fn count(number: u64, thing: &str) -> String {
 /// A number of memories.
 pub(crate) fn memories(number: u64) -> String {
     if number == 1 { "1 memory".to_owned() } else { format!("{number} memories") }
-}
-
-/// The first characters of a text; a cut is marked.
-pub(crate) fn beginning(text: &str, most_chars: usize) -> String {
-    let mut shown: String = text.chars().take(most_chars).collect();
-    if shown.len() < text.len() {
-        shown.push('…');
-    }
-    shown
 }
 
 /// The reason for an answer's end, for programs.
@@ -152,17 +143,18 @@ impl Out {
     }
 
     /// Rows in columns under a heading. Columns of numbers are right-aligned.
-    pub(crate) fn table(&self, heading: &[&str], rows: Vec<Vec<String>>) -> io::Result<()> {
-        let heading = heading.iter().map(ToString::to_string).collect();
-        let rows: Vec<Vec<String>> = std::iter::once(heading).chain(rows).collect();
-        columns(&rows).iter().try_for_each(|line| self.line(line))
+    pub(crate) fn table(&self, heading: &[&str], rows: &[Vec<Value>]) -> io::Result<()> {
+        columns(heading, rows).iter().try_for_each(|line| self.line(line))
     }
 
     /// Values as rows: each column has a heading, and the place of its value.
     pub(crate) fn table_of(&self, columns: &[(&str, &str)], values: &[Value]) -> io::Result<()> {
         let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
-        let row = |value: &Value| columns.iter().map(|(_, place)| cell(value.pointer(place))).collect();
-        self.table(&headings, values.iter().map(row).collect())
+        let row = |value: &Value| {
+            let cells = columns.iter().map(|(_, place)| value.pointer(place).cloned().unwrap_or_default());
+            cells.collect()
+        };
+        self.table(&headings, &values.iter().map(row).collect::<Vec<_>>())
     }
 
     /// An answer: a line of JSON for programs, or else a line of text.
@@ -251,7 +243,12 @@ impl Out {
             screen.push(ViewMessage::Remark(tone, text.to_owned()));
             return;
         }
-        let text = clean(text);
+        let mut text = clean(text);
+        if io::stderr().is_terminal()
+            && let Ok((cells @ 1.., _)) = crossterm::terminal::size()
+        {
+            text = folded(&text, cells.into());
+        }
         let code = match tone {
             Tone::Plain => "0",
             Tone::Note => "2",
@@ -264,13 +261,15 @@ impl Out {
     }
 }
 
-/// A value as a cell of a table: a time as its date, and an id by its beginning.
-fn cell(value: Option<&Value>) -> String {
+/// A value as a cell of a table, without control characters: a time as its date, and an id by its beginning.
+fn cell(value: &Value) -> String {
     match value {
-        None | Some(Value::Null) => "-".to_owned(),
-        Some(Value::String(text)) if text.len() == 64 => text.chars().take(8).collect(),
-        Some(Value::String(text)) => text.clone(),
-        Some(value) => match (value.as_u64(), value.as_f64()) {
+        Value::Null => "-".to_owned(),
+        Value::String(text) if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            text.chars().take(8).collect()
+        }
+        Value::String(text) => text.chars().filter(|c| !acts(*c)).collect(),
+        value => match (value.as_u64(), value.as_f64()) {
             (Some(ms), _) if ms > EARLIEST_MS => date_time(ms),
             (None, Some(number)) => format!("{number:.2}"),
             _ => value.to_string(),
@@ -278,24 +277,69 @@ fn cell(value: Option<&Value>) -> String {
     }
 }
 
-/// Rows as lines of columns, without control characters.
-fn columns(rows: &[Vec<String>]) -> Vec<String> {
-    let printable = |cell: &String| cell.chars().filter(|c| !acts(*c)).collect::<String>();
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(printable).collect()).collect();
-    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
-    let width = |column| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0);
-    let is_number = |cell: &String| cell.chars().all(|c| c.is_ascii_digit() || ".%-".contains(c));
-    // The last column is text, and not padded; the first names the row, also where an id has digits alone.
-    let right = |column: usize| column > 0 && column + 1 < count && cells(column).skip(1).all(is_number);
-    let shape: Vec<(usize, bool)> = (0..count).map(|column| (width(column), right(column))).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&shape).map(|(cell, (width, right))| {
-            if *right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+/// Rows as lines of columns.
+fn columns(heading: &[&str], rows: &[Vec<Value>]) -> Vec<String> {
+    let names = heading.iter().map(ToString::to_string).collect();
+    let texts = rows.iter().map(|row| row.iter().map(cell).collect());
+    let lines: Vec<Vec<String>> = std::iter::once(names).chain(texts).collect();
+    let shape = (0..heading.len()).map(|column| {
+        let cells = lines.iter().filter_map(|line| line.get(column));
+        let mut values =
+            rows.iter().filter_map(|row| row.get(column)).filter(|value| !value.is_null()).peekable();
+        let is_number =
+            |value: &Value| value.is_number() && value.as_u64().is_none_or(|ms| ms <= EARLIEST_MS);
+        let is_right = values.peek().is_some() && values.all(is_number);
+        (cells.map(|cell| wrap::width(cell)).max().unwrap_or(0), is_right)
+    });
+    let shape: Vec<(usize, bool)> = shape.collect();
+    let line = |line: &Vec<String>| {
+        let cells = line.iter().zip(&shape).map(|(cell, (width, is_right))| {
+            let gap = " ".repeat(width - wrap::width(cell));
+            if *is_right { format!("{gap}{cell}") } else { format!("{cell}{gap}") }
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
-    rows.iter().map(line).collect()
+    lines.iter().map(line).collect()
+}
+
+/// A text as rows of a terminal, which end between words. A command stays on one row if it fits there, so that a person can
+/// copy it; a word that fits no row, such as a link, is left to the terminal.
+fn folded(text: &str, cells: usize) -> String {
+    let mut rows: Vec<String> = Vec::new();
+    for line in text.split('\n') {
+        let rest = line.trim_start_matches(' ');
+        let indent = line.len() - rest.len();
+        let mut row = " ".repeat(indent);
+        for unit in units(rest, cells.saturating_sub(indent)) {
+            if wrap::width(&row) > indent {
+                match wrap::width(&row) + 1 + wrap::width(&unit) <= cells {
+                    true => row.push(' '),
+                    false => rows.push(std::mem::replace(&mut row, " ".repeat(indent))),
+                }
+            }
+            row.push_str(&unit);
+        }
+        rows.push(row);
+    }
+    rows.join("\n")
+}
+
+/// The words of a line; the words of a command that fits into the cells are one.
+fn units(line: &str, cells: usize) -> Vec<String> {
+    let mut units: Vec<String> = Vec::new();
+    let mut is_command = false;
+    for word in line.split(' ') {
+        match units.last_mut() {
+            Some(unit) if is_command && wrap::width(unit) + 1 + wrap::width(word) <= cells => {
+                unit.push(' ');
+                unit.push_str(word);
+            }
+            _ => units.push(word.to_owned()),
+        }
+        let begins = word == "baton" || word.starts_with("baton-");
+        is_command = (is_command || begins) && !word.ends_with([';', ':', ',', '.', ')']);
+    }
+    units
 }
 
 /// The number of a turn for people, who count from 1.
@@ -338,10 +382,43 @@ mod tests {
 
     #[test]
     fn columns_line_up_and_carry_no_control_characters() {
-        let row = |cells: &[&str]| cells.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let rows =
-            [row(&["NODE", "SHARE", "WHY"]), row(&["a\x1b[2Jb", "5.0%", "good"]), row(&["c", "95.0%", ""])];
-        assert_eq!(columns(&rows), ["NODE   SHARE  WHY", "a[2Jb   5.0%  good", "c      95.0%"]);
+        for (heading, rows, expected) in [
+            (
+                ["NODE", "SHARE", "WHY"],
+                [json!(["a\x1b[2Jb", 0.05, "good"]), json!(["c", 0.95, null])],
+                ["NODE   SHARE  WHY", "a[2Jb   0.05  good", "c       0.95  -"],
+            ),
+            // Texts of digits, as an id or a title may be, are none of the numbers.
+            (
+                ["ID", "TITLE", "TURNS"],
+                [json!(["14166916", "2026", 12]), json!(["ab", "7", 3])],
+                ["ID        TITLE  TURNS", "14166916  2026      12", "ab        7          3"],
+            ),
+            // Wide letters, and marks without a width.
+            (
+                ["TITLE", "TURNS", ""],
+                [json!(["日本語", 12, ""]), json!(["e\u{301}te\u{301}", 3, "x"])],
+                ["TITLE   TURNS", "日本語     12", "e\u{301}te\u{301}         3  x"],
+            ),
+        ] {
+            let rows = rows.map(|row| row.as_array().unwrap().clone());
+            assert_eq!(columns(&heading, &rows), expected);
+        }
+    }
+
+    #[test]
+    fn a_remark_is_broken_between_words_and_a_command_or_a_link_is_left_whole() {
+        let link = "page: http://127.0.0.1:8788/#key=sk-baton";
+        for (text, cells, expected) in [
+            ("error: there is no node", 12, "error: there\nis no node"),
+            ("error: no\n\n  try: name one", 12, "error: no\n\n  try: name\n  one"),
+            ("  try: baton chat -c", 15, "  try:\n  baton chat -c"),
+            ("see baton-node status; or wait", 18, "see\nbaton-node status;\nor wait"),
+            ("baton chat -c TEXT", 10, "baton chat\n-c TEXT"),
+            (link, 20, "page:\nhttp://127.0.0.1:8788/#key=sk-baton"),
+        ] {
+            assert_eq!(folded(text, cells), expected);
+        }
     }
 
     #[test]
@@ -349,12 +426,5 @@ mod tests {
         assert_eq!(replaces(4, Some(1)), " · replaces turns 2 to 4");
         assert_eq!(replaces(2, Some(1)), " · replaces turn 2");
         assert_eq!(replaces(2, None), "");
-    }
-
-    #[test]
-    fn an_id_of_digits_alone_stays_at_the_left() {
-        let row = |cells: &[&str]| cells.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let rows = [row(&["IDENTIFIER", "TURNS", "WHY"]), row(&["14166916", "12", ""])];
-        assert_eq!(columns(&rows), ["IDENTIFIER  TURNS  WHY", "14166916       12"]);
     }
 }

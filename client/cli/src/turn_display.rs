@@ -17,13 +17,13 @@ use baton_proto::{
 use serde_json::{Value, json};
 
 use crate::out::{
-    Out, Tone, beginning, count,
+    Out, Tone, count,
     inbox::{FinishedTurn, ViewMessage},
-    memories, role, short, short_session, turn_number,
+    memories, role, short, short_session, turn_number, wrap,
 };
 
-/// Most characters shown of a recalled item.
-const SHOWN_CHARS: usize = 120;
+/// Most cells shown of a recalled item.
+const SHOWN_CELLS: usize = 120;
 
 /// Shows a turn: a line view prints it, a full-screen view receives its events.
 pub(crate) struct TurnDisplay<'a> {
@@ -210,9 +210,8 @@ pub(crate) fn show_memory(items: &[MemoryItem], out: &Out) {
 
 /// The recalled items: their number, then the beginning of each.
 pub(crate) fn memory_lines(items: &[MemoryItem]) -> Vec<String> {
-    let lines = items.iter().map(|item| {
-        format!("  · {} ({})", beginning(&item.text, SHOWN_CHARS).replace('\n', " "), item.source)
-    });
+    let text = |item: &MemoryItem| wrap::fit(&wrap::clean_line(&item.text), SHOWN_CELLS);
+    let lines = items.iter().map(|item| format!("  · {} ({})", text(item), item.source));
     std::iter::once(format!("{} added", memories(items.len() as u64))).chain(lines).collect()
 }
 

@@ -150,28 +150,27 @@ fn list(file: &KeyListFile, usage: &UsageTable, now_s: u64, out: &Out) -> Result
     }
     let head = ["NAME", "PROJECT", "MEMORY", "REQUESTS/HOUR", "TOKENS TODAY", "ENDS"];
     let rows = keys.iter().map(|key| row(key, usage.of(&key.name), now_s));
-    Ok(out.table(&head, rows.collect())?)
+    Ok(out.table(&head, &rows.collect::<Vec<_>>())?)
 }
 
-fn row(key: &NamedKey, usage: Option<&KeyUsage>, now_s: u64) -> Vec<String> {
+fn row(key: &NamedKey, usage: Option<&KeyUsage>, now_s: u64) -> Vec<Value> {
     let requests = usage.map_or(0, |usage| usage.requests_in_hour(now_s));
     let today = usage.map(|usage| usage.day(now_s)).unwrap_or_default();
     let of = |used: u64, limit: Option<u64>| match limit {
-        Some(limit) => format!("{used} of {limit}"),
-        None => used.to_string(),
+        Some(limit) => format!("{used} of {limit}").into(),
+        None => used.into(),
     };
     let ends = match key.expires_s {
-        Some(end_s) if end_s <= now_s => "ended".to_owned(),
-        Some(end_s) => day(end_s.saturating_mul(1000)),
-        None => "-".to_owned(),
+        Some(end_s) if end_s <= now_s => Some("ended".to_owned()),
+        end_s => end_s.map(|end_s| day(end_s.saturating_mul(1000))),
     };
     vec![
-        key.name.clone(),
-        key.project.clone(),
-        if key.memory { "on" } else { "off" }.to_owned(),
+        key.name.as_str().into(),
+        key.project.as_str().into(),
+        if key.memory { "on" } else { "off" }.into(),
         of(requests, key.quotas.requests_per_hour),
         of(today.input_tokens + today.output_tokens, key.quotas.tokens_per_day),
-        ends,
+        ends.into(),
     ]
 }
 
@@ -188,13 +187,13 @@ fn show(file: &KeyListFile, usage: &UsageTable, name: &str, now_s: u64, out: &Ou
     out.note(&rights(key));
     let days = own.into_iter().flat_map(KeyUsage::days).map(|(day_s, usage)| {
         let UsageCounts { requests, input_tokens, output_tokens } = usage;
-        let numbers = [requests, input_tokens, output_tokens].map(|number| number.to_string());
-        [vec![day(day_s.saturating_mul(1000))], numbers.to_vec()].concat()
+        let day = day(day_s.saturating_mul(1000));
+        vec![day.into(), requests.into(), input_tokens.into(), output_tokens.into()]
     });
-    let rows: Vec<Vec<String>> = days.collect();
+    let rows: Vec<Vec<Value>> = days.collect();
     if rows.is_empty() {
         out.note("0 requests so far");
         return Ok(());
     }
-    Ok(out.table(&["DAY", "REQUESTS", "INPUT TOKENS", "ANSWER TOKENS"], rows)?)
+    Ok(out.table(&["DAY", "REQUESTS", "INPUT TOKENS", "ANSWER TOKENS"], &rows)?)
 }

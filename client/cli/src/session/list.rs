@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use crate::{
     clock,
     failure::Failure,
-    out::{Out, beginning, short_session},
+    out::{Out, short_session, wrap},
 };
 
-/// Characters of a title in the list.
-const TITLE_CHARS: usize = 48;
+/// Cells of a title in the list.
+const TITLE_CELLS: usize = 48;
 
 /// The sessions, a line each.
 pub(crate) async fn show_list(client: &Client, out: &Out) -> Result<(), Failure> {
@@ -24,8 +24,8 @@ pub(crate) async fn show_list(client: &Client, out: &Out) -> Result<(), Failure>
         out.note("There are no conversations yet. Begin with: baton chat");
     }
     if !sessions.is_empty() {
-        let rows = sessions.iter().map(|session| row(session, clock::now_ms()));
-        out.table(&["ID", "TITLE", "TURNS", "LAST USED", "STORED UNTIL"], rows.collect())?;
+        let rows: Vec<_> = sessions.iter().map(|session| row(session, clock::now_ms())).collect();
+        out.table(&["ID", "TITLE", "TURNS", "LAST USED", "STORED UNTIL"], &rows)?;
     }
     let gone: Vec<String> =
         sessions.iter().filter(|one| one.deleted_elsewhere).map(|one| short_session(&one.id)).collect();
@@ -45,8 +45,8 @@ pub(crate) async fn show_list(client: &Client, out: &Out) -> Result<(), Failure>
 }
 
 /// A session as a row of the list.
-fn row(session: &SessionInfo, now_ms: u64) -> Vec<String> {
-    let mut title = beginning(&session.title, TITLE_CHARS);
+fn row(session: &SessionInfo, now_ms: u64) -> Vec<Value> {
+    let mut title = wrap::fit(&session.title, TITLE_CELLS);
     if session.deleted_elsewhere {
         title = format!("(deleted on another device) {title}");
     } else if session.pending {
@@ -60,18 +60,17 @@ fn row(session: &SessionInfo, now_ms: u64) -> Vec<String> {
     }
     let used = session.last_ms.unwrap_or(session.created_ms);
     let stored = match session.kept_until_ms {
-        _ if session.deleted_elsewhere => "-".to_owned(),
-        _ if session.unstored > 0 => "not stored yet".to_owned(),
-        Some(until_ms) if until_ms < now_ms => "may have expired".to_owned(),
-        Some(until_ms) => clock::day(until_ms),
-        None => "-".to_owned(),
+        _ if session.deleted_elsewhere => None,
+        _ if session.unstored > 0 => Some("not stored yet".to_owned()),
+        Some(until_ms) if until_ms < now_ms => Some("may have expired".to_owned()),
+        until_ms => until_ms.map(clock::day),
     };
     vec![
-        short_session(&session.id),
-        title,
-        session.effective_turns.to_string(),
-        clock::age(used, now_ms),
-        stored,
+        short_session(&session.id).into(),
+        title.into(),
+        session.effective_turns.into(),
+        clock::age(used, now_ms).into(),
+        stored.into(),
     ]
 }
 
