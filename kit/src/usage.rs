@@ -7,26 +7,34 @@ use clap::{
     builder::StyledStr,
     error::{ContextKind, ContextValue, ErrorKind},
 };
+use serde_json::json;
 
-use crate::{empty_values::refuse_empty, manual, nearest::nearest, variables::name_variable};
+use crate::{
+    empty_values::refuse_empty, manual, nearest::nearest, output::print_line, variables::name_variable,
+};
+
+/// The commands that do what words of other programs mean, each with its purpose.
+pub type Tips = [(&'static [&'static str], &'static [(&'static str, &'static str)])];
 
 /// The arguments of this process, by [`parse`]. Ends it for wrong usage and for help.
 pub fn arguments<A: FromArgMatches>(command: impl Fn() -> Command) -> (A, ArgMatches) {
     let given: Vec<_> = std::env::args_os().collect();
-    parse(command, &given).unwrap_or_else(|error| exit(&error))
+    parse(command, &[], &given).unwrap_or_else(|error| exit(&error, &given))
 }
 
 /// The arguments of a call, with the commands `completions` and `man`: one of these is run here, and then the process ends.
 ///
 /// # Errors
-/// A wrong call, or an option with an empty value. The error names the variable of a refused value, and the one command
-/// that a mistyped word may mean.
+/// A wrong call, or an option with an empty value. The error names the variable of a refused value, and the commands that
+/// an unknown word may mean.
 pub fn parse<A: FromArgMatches>(
     command: impl Fn() -> Command,
+    tips: &Tips,
     given: &[OsString],
 ) -> Result<(A, ArgMatches), Error> {
     let whole = || manual::with_manual(command());
-    let matches = whole().try_get_matches_from(given).map_err(|error| completed(&whole(), given, error))?;
+    let matches =
+        whole().try_get_matches_from(given).map_err(|error| completed(&whole(), tips, given, error))?;
     refuse_empty(&whole(), &matches)?;
     match manual::run(whole(), &matches) {
         Some(Ok(())) => process::exit(0),
@@ -35,23 +43,47 @@ pub fn parse<A: FromArgMatches>(
     }
 }
 
-/// Completes an error of clap: names the variable of a refused value, and the one command that a mistyped word may mean.
-fn completed(command: &Command, given: &[OsString], error: Error) -> Error {
+/// Completes an error of clap: names the variable of a refused value, and the commands that an unknown word may mean.
+fn completed(command: &Command, tips: &Tips, given: &[OsString], error: Error) -> Error {
     let mut error = name_variable(command, given, error);
     if error.get(ContextKind::Usage).is_some() {
         error.insert(ContextKind::Usage, ContextValue::StyledStr(usage_of(command.clone(), given)));
     }
-    let word = match error.get(ContextKind::InvalidSubcommand) {
-        Some(ContextValue::String(word)) if error.kind() == ErrorKind::InvalidSubcommand => word.clone(),
-        _ => return error,
-    };
-    // The command whose subcommand is wrong.
+    let word =
+        match (error.kind(), error.get(ContextKind::InvalidSubcommand), error.get(ContextKind::InvalidArg)) {
+            (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word)), _)
+            | (ErrorKind::UnknownArgument, _, Some(ContextValue::String(word))) => word.clone(),
+            _ => return error,
+        };
+    // The command to which the word is unknown.
     let above = innermost(command, given);
     let names = above.get_subcommands().filter(|one| !one.is_hide_set()).map(Command::get_name);
-    if let Some(near) = nearest(&word, names) {
+    if let Some(tip) = tip(command, above, tips, &word) {
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    } else if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(near) = nearest(&word, names)
+    {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(near.to_owned()));
     }
     error
+}
+
+/// The commands that a word means where `above` does not know it: those of the table, or, at the beginning of a call, those
+/// with this name further down.
+fn tip(command: &Command, above: &Command, tips: &Tips, word: &str) -> Option<String> {
+    let is_first = above.get_name() == command.get_name();
+    if above.has_subcommands() && !is_first {
+        return None;
+    }
+    if let Some((_, commands)) = tips.iter().find(|(words, _)| words.contains(&word)) {
+        let commands = commands.iter().map(|(purpose, command)| format!("{purpose}: {command}"));
+        return Some(commands.collect::<Vec<_>>().join("; "));
+    }
+    let groups = command.get_subcommands().filter(|group| is_first && group.find_subcommand(word).is_some());
+    let found = groups.map(|group| format!("{} {} {word}", command.get_name(), group.get_name()));
+    let found = found.collect::<Vec<_>>().join(", or ");
+    (!found.is_empty()).then_some(found)
 }
 
 /// The usage of the innermost command of a call. Clap's own shows the options that the environment gave, too.
@@ -66,8 +98,7 @@ fn innermost<'a>(command: &'a Command, given: &[OsString]) -> &'a Command {
 }
 
 /// The message of an error of clap, without its usage, and its tips.
-#[must_use]
-pub fn message_and_hint(error: &Error) -> (String, Option<String>) {
+fn message_and_hint(error: &Error) -> (String, Option<String>) {
     let text = error.render().to_string();
     let mut parts = text.split("\n\n").map(str::trim);
     let message = parts.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
@@ -76,8 +107,13 @@ pub fn message_and_hint(error: &Error) -> (String, Option<String>) {
     (message, (!tips.is_empty()).then(|| tips.join("; ")))
 }
 
-/// Prints an error or a help text, and ends the process. A help text that standard output does not take is a failure.
-pub fn exit(error: &Error) -> ! {
+/// Prints an error or a help text, and ends the process. With `--json` in the call, an error is an object on standard
+/// output, too. A help text that standard output does not take is a failure.
+pub fn exit(error: &Error, given: &[OsString]) -> ! {
+    if error.use_stderr() && given.iter().any(|word| word == "--json") {
+        let (message, hint) = message_and_hint(error);
+        print_line(json!({ "error": { "name": "Usage", "message": message, "hint": hint } }));
+    }
     match error.print() {
         Err(failure) if !error.use_stderr() && failure.kind() != io::ErrorKind::BrokenPipe => {
             fail(&format!("standard output: {failure}"))
@@ -99,13 +135,16 @@ mod tests {
 
     use super::*;
 
-    fn refused(given: &[&str]) -> Error {
+    const TIPS: &Tips = &[(&["soar"], &[("to fly", "kite fly"), ("to learn it", "school fly")])];
+
+    fn refused(given: &[&str]) -> (String, Option<String>) {
         let command = Command::new("kite")
-            .subcommand(Command::new("session"))
+            .subcommand(Command::new("session").subcommand(Command::new("list").alias("ls")))
+            .subcommand(Command::new("fly"))
             .subcommand(Command::new("version").hide(true));
         let error = command.clone().try_get_matches_from(given).unwrap_err();
         let given: Vec<OsString> = given.iter().map(OsString::from).collect();
-        completed(&command, &given, error)
+        message_and_hint(&completed(&command, TIPS, &given, error))
     }
 
     // A test cannot set a variable of its own process: an option of the call stands for it, which clap shows as well.
@@ -116,18 +155,29 @@ mod tests {
             .subcommand(Command::new("fly").arg(Arg::new("wind").required(true)));
         let given = ["kite", "--config", "f", "fly"].map(OsString::from);
         let error = command.clone().try_get_matches_from(&given).unwrap_err();
-        let text = completed(&command, &given, error).render().to_string();
+        let text = completed(&command, &[], &given, error).render().to_string();
         assert!(text.contains("Usage: kite fly [OPTIONS] <wind>"), "{text}");
     }
 
     #[test]
-    fn a_mistyped_command_has_one_suggestion() {
-        let (message, hint) = message_and_hint(&refused(&["kite", "sesion"]));
-        assert_eq!(message, "unrecognized subcommand 'sesion'");
-        assert_eq!(hint.as_deref(), Some("a similar subcommand exists: 'session'"));
-        assert_eq!(
-            message_and_hint(&refused(&["kite", "--nosuch"])).0,
-            "unexpected argument '--nosuch' found"
-        );
+    fn an_unknown_word_is_answered_with_the_commands_that_it_may_mean() {
+        let soar = "to fly: kite fly; to learn it: school fly";
+        for (given, message, hint) in [
+            (
+                &["kite", "sesion"][..],
+                "unrecognized subcommand 'sesion'",
+                Some("a similar subcommand exists: 'session'"),
+            ),
+            (&["kite", "soar"], "unrecognized subcommand 'soar'", Some(soar)),
+            (&["kite", "fly", "soar"], "unexpected argument 'soar' found", Some(soar)),
+            (&["kite", "list"], "unrecognized subcommand 'list'", Some("kite session list")),
+            (&["kite", "ls"], "unrecognized subcommand 'ls'", Some("kite session ls")),
+            // A group has its own words.
+            (&["kite", "session", "soar"], "unrecognized subcommand 'soar'", None),
+            (&["kite", "fly", "list"], "unexpected argument 'list' found", None),
+            (&["kite", "--nosuch"], "unexpected argument '--nosuch' found", None),
+        ] {
+            assert_eq!(refused(given), (message.to_owned(), hint.map(str::to_owned)), "{given:?}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 
 use clap::{
     Arg, Command, Error,
-    error::{ContextKind, ContextValue},
+    error::{ContextKind, ContextValue, ErrorKind},
 };
 
 /// Adds the environment variable to an error about its value; leaves every other error as it is. `given` are
@@ -31,8 +31,12 @@ fn refused_variable(
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
     };
-    let (shown, value) = (text(ContextKind::InvalidArg)?, text(ContextKind::InvalidValue)?);
-    let named = |arg: &&Arg| is_shown(arg, shown) && !given.iter().any(|word| names(word, arg));
+    // Of two options that exclude each other, either may be the variable's.
+    let is_conflict = error.kind() == ErrorKind::ArgumentConflict;
+    let value = text(ContextKind::InvalidValue).or(is_conflict.then_some(""))?;
+    let shown = [text(ContextKind::InvalidArg), text(ContextKind::PriorArg)];
+    let is_shown = |arg: &Arg| shown.iter().flatten().any(|shown| is_shown(arg, shown));
+    let named = |arg: &&Arg| is_shown(arg) && !given.iter().any(|word| names(word, arg));
     let found = options(command).into_iter().filter(named).find_map(|arg| {
         let name = arg.get_env()?;
         // A list is refused by one of its values.
@@ -74,7 +78,7 @@ mod tests {
 
     fn command() -> Command {
         let port = Arg::new("port").long("port").short('p').env("KITE_PORT").value_parser(value_parser!(u16));
-        let wind = Arg::new("wind").long("wind").env("KITE_WIND");
+        let wind = Arg::new("wind").long("wind").env("KITE_WIND").conflicts_with("port");
         let wind = wind.value_parser(PossibleValuesParser::new(["east", "west"])).value_delimiter(',');
         Command::new("kite").arg(port.global(true)).subcommand(Command::new("fly").arg(wind))
     }
@@ -100,6 +104,9 @@ mod tests {
         assert_eq!(of(&["kite"], "9"), None, "another value");
         let found = refused(&["kite", "fly", "--wind", "east,up"], &["kite"], ("KITE_WIND", "east,up"));
         assert_eq!(found.as_deref(), Some("KITE_WIND"), "of a subcommand, in a list");
+        let both = ["kite", "fly", "--wind", "east", "--port", "1"];
+        let found = refused(&both, &both[..4], ("KITE_PORT", "1"));
+        assert_eq!(found.as_deref(), Some("KITE_PORT"), "of an option that excludes it");
         for word in ["--nosuch", "nosuch"] {
             assert_eq!(refused(&["kite", word], &["kite", word], ("KITE_PORT", "high")), None, "no value");
         }

@@ -32,20 +32,14 @@ mod turn_display;
 mod views;
 mod words;
 
-use std::{
-    ffi::OsString,
-    process::{self, ExitCode},
-};
+use std::{ffi::OsString, process::ExitCode};
 
 use baton_kit::{
     crash, log,
     output::{self, shell_word},
     usage,
 };
-use clap::{
-    ArgMatches,
-    error::{ContextKind, ContextValue},
-};
+use clap::ArgMatches;
 
 use args::{Arguments, Command, SessionCommand};
 use failure::Failure;
@@ -88,26 +82,45 @@ fn command_of(arguments: &Arguments) -> String {
     command
 }
 
-/// An error for a command of another program, with the command of this one.
-fn hinted(mut error: clap::Error) -> clap::Error {
-    let hint = match error.get(ContextKind::InvalidSubcommand) {
-        Some(ContextValue::String(word)) => match word.as_str() {
-            "list" | "ls" => "conversations: baton session list; nodes and models: baton nodes",
-            "run" => "baton chat, or on this machine alone: baton try; to serve a model: baton-node run",
-            "pull" => "models are fetched where they are served: baton-node models pull",
-            "ps" => "what runs on the network: baton nodes; a node of this machine: baton-node status",
-            _ => return error,
-        },
-        _ => return error,
-    };
-    error.remove(ContextKind::SuggestedSubcommand);
-    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
-    error
-}
+/// Words of other programs, with the commands of ours that do the same.
+const TIPS: &usage::Tips = &[
+    (
+        &["list", "ls", "history"],
+        &[("conversations", "baton session list"), ("nodes and models", "baton nodes")],
+    ),
+    (
+        &["run", "ask", "start"],
+        &[
+            ("to chat", "baton chat"),
+            ("on this machine alone", "baton try"),
+            ("to serve a model", "baton-node run"),
+        ],
+    ),
+    (
+        &["serve-model", "host", "node"],
+        &[("to serve a model", "baton-node init"), ("and then", "baton-node run")],
+    ),
+    (&["pull", "download"], &[("models are fetched where they are served", "baton-node models pull")]),
+    (&["create"], &[("models are taken in where they are served", "baton-node models add")]),
+    (
+        &["ps", "top", "stats"],
+        &[("what runs on the network", "baton nodes"), ("a node of this machine", "baton-node status")],
+    ),
+    (
+        &["up", "demo"],
+        &[("a private network with a chat", "baton try"), ("for programs", "baton-testnet up")],
+    ),
+    (&["key", "keys"], &[("of memories", "baton account"), ("for programs", "baton serve keys")]),
+    (
+        &["set", "settings", "init"],
+        &[("all settings", "baton config"), ("a file with them", "baton config --init")],
+    ),
+    (&["version"], &[("the version", "baton --version")]),
+];
 
 /// The arguments of a call. At a terminal, a call without a command opens the chat.
 fn parse(given: Vec<OsString>) -> (Arguments, ArgMatches) {
-    let read = |given: &[OsString]| usage::parse::<Arguments>(args::command, given).map_err(hinted);
+    let read = |given: &[OsString]| usage::parse::<Arguments>(args::command, TIPS, given);
     let parsed = read(&given).and_then(|(arguments, matches)| match arguments.command {
         Some(_) => Ok((arguments, matches)),
         None if views::at_terminal() => read(&[&given[..], &["chat".into()]].concat()),
@@ -116,14 +129,7 @@ fn parse(given: Vec<OsString>) -> (Arguments, ArgMatches) {
             Err(clap::Error::raw(clap::error::ErrorKind::MissingSubcommand, message))
         }
     });
-    parsed.unwrap_or_else(|error: clap::Error| {
-        if error.use_stderr() && given.iter().any(|word| word == "--json") {
-            let (message, hint) = usage::message_and_hint(&error);
-            Out::new(true).error("Usage", &message, hint.as_deref());
-            process::exit(error.exit_code());
-        }
-        usage::exit(&error)
-    })
+    parsed.unwrap_or_else(|error| usage::exit(&error, &given))
 }
 
 /// Runs one call of the command.
@@ -161,6 +167,35 @@ async fn run(
         Command::Grants(given) => grants::run(&settings()?, given, out),
         Command::Passphrase { new_file, remove } => {
             passphrase::run(&settings()?, new_file.as_deref(), *remove, out).await
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn tips_name_commands_that_exist_for_words_that_are_none() {
+        let own = args::command();
+        // A run of this package's tests alone may have built no other program.
+        let folder = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
+        for (words, commands) in TIPS {
+            assert!(words.iter().all(|word| own.find_subcommand(word).is_none()), "{words:?}");
+            for (_, named) in *commands {
+                let mut parts = named.split(' ');
+                let program = parts.next().unwrap();
+                let arguments: Vec<&str> = parts.chain(["--help"]).collect();
+                if program == "baton" {
+                    let help = args::command().try_get_matches_from([&["baton"], &arguments[..]].concat());
+                    assert!(!help.unwrap_err().use_stderr(), "{named}");
+                } else if folder.join(program).exists() {
+                    let help = Command::new(folder.join(program)).args(&arguments).output().unwrap();
+                    assert!(help.status.success(), "{named}");
+                }
+            }
         }
     }
 }

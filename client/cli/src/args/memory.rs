@@ -37,6 +37,7 @@ pub(crate) struct MemoryCommands {
 #[derive(Debug, Subcommand)]
 pub(crate) enum MemoryCommand {
     /// List memories, newest first.
+    #[command(alias = "ls")]
     List {
         /// Only memories with all these words.
         words: Vec<String>,

@@ -366,6 +366,12 @@ fn refused_words_are_answered_in_json_with_one_hint() {
     for (words, message, hint) in [
         (&["sesion"][..], "unrecognized subcommand 'sesion'", "a similar subcommand exists: 'session'"),
         (&["pull"], "unrecognized subcommand 'pull'", "baton-node models pull"),
+        (&["models", "pull", "m"], "unexpected argument 'pull'", "baton-node models pull"),
+        (
+            &["restore"],
+            "unrecognized subcommand 'restore'",
+            "baton session restore, or baton account restore",
+        ),
         (&[], "Not running at a terminal", "baton chat TEXT"),
     ] {
         let refused = call(&[words, &["--json"]].concat());
