@@ -3,7 +3,10 @@
 
 mod shape;
 
-use std::{ops::Deref, path::Path};
+use std::{
+    ops::Deref,
+    path::{Path, PathBuf},
+};
 
 pub(crate) use baton_models::AddedFile;
 pub(crate) use baton_models::HubFile;
@@ -63,6 +66,12 @@ pub(crate) fn refuse_reserved(name: &str) -> Result<(), ModelError> {
         return Err(ModelError::Name { name: name.to_owned(), reason });
     }
     Ok(())
+}
+
+/// The operator's own model file of this name in the model folder, if there is one: `NAME.gguf`.
+pub(crate) fn own_file(folder: &Path, name: &str) -> Option<PathBuf> {
+    let path = folder.join(format!("{name}.gguf"));
+    (!name.contains(['/', '\\']) && path.is_file()).then_some(path)
 }
 
 /// The models that can be fetched; a wrapper of [`baton_models::Catalogue`].

@@ -16,7 +16,7 @@ use crate::{
     },
     failure::{Exit, Failure},
     metrics::Metrics,
-    models::{Catalogue, Shape, WeightsHash, origin, template_of},
+    models::{Catalogue, Shape, WeightsHash, origin, own_file, template_of},
     progress,
 };
 
@@ -117,13 +117,11 @@ fn find(settings: &Settings, name: &str) -> Result<LocalModel, Failure> {
     Ok(LocalModel { name: name.to_owned(), path, sha256, bytes })
 }
 
-/// The model's file and its expected hash. A name outside the catalogue may be the operator's own file in the
-/// model folder: `NAME.gguf`.
+/// The model's file and its expected hash. A name outside the catalogue may be the operator's own file.
 fn model_file(settings: &Settings, name: &str) -> Result<(PathBuf, Option<WeightsHash>), Failure> {
     let catalogue = Catalogue::built_in();
     let Ok(entry) = catalogue.entry(name) else {
-        let path = settings.model_dir().join(format!("{name}.gguf"));
-        if !name.contains(['/', '\\']) && path.is_file() {
+        if let Some(path) = own_file(&settings.model_dir(), name) {
             let noted = origin(&path).and_then(|origin| origin.hash());
             return Ok((path, noted));
         }

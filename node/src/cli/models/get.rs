@@ -14,7 +14,8 @@ use crate::{
     cli::{Exit, Failure, say_result, time::now_ms},
     daemon::engines::model_failure,
     models::{
-        AddedFile, Catalogue, HubFile, ModelError, Terms, add_file, check_file, name_of, refuse_reserved,
+        AddedFile, Catalogue, HubFile, ModelError, Terms, add_file, check_file, name_of, origin, own_file,
+        refuse_reserved,
     },
     progress,
 };
@@ -31,6 +32,12 @@ pub(super) fn pull(folder: &Path, args: &PullArgs, json: bool) -> Result<(), Fai
         return pull_embeddings(folder, json);
     }
     let catalogue = Catalogue::built_in();
+    if let (Err(_), Some(path)) = (catalogue.entry(name), own_file(folder, name)) {
+        let sha256 = origin(&path).map(|origin| origin.sha256);
+        let words = format!("{name} is in {}; it is a file of your own", path.display());
+        say_result(json, json!({ "name": name, "path": path, "sha256": sha256 }), words);
+        return Ok(());
+    }
     let entry = catalogue.entry(name).map_err(|error| Failure::new(Exit::Usage, error))?;
     settle_terms(&catalogue, folder, name, args.accept_licence)?;
     let pulled = progress::shown(&entry.name, entry.size, |show| catalogue.pull(name, folder, show));

@@ -54,6 +54,9 @@ fn a_file_of_this_machine_is_added_and_checked() {
     let path = file.to_str().unwrap();
     let said = output(home.path(), &["models", "add", path]);
     assert!(text(&said.stdout).contains("baton-node run --model My-model"), "{said:?}");
+    // It is here: `baton try --model` asks for it by its name.
+    let pulled = output(home.path(), &["models", "pull", "My-model"]);
+    assert!(text(&pulled.stdout).contains("My-model is in "), "{pulled:?}");
     let own = &listed(home.path())["own"][0];
     assert_eq!((own["name"].as_str(), own["source"].as_str()), (Some("My-model"), Some(path)));
     for (words, part) in [
