@@ -202,8 +202,8 @@ impl Directory {
             .setup
             .only_named
             .then(|| self.mesh.network().bootstrap.iter().filter_map(|bootstrap| bootstrap.node).collect());
-        let serving =
-            peers.iter().filter(|peer| peer.serves_turns && self.is_dialable(peer)).map(|peer| peer.node);
+        let may_serve = |peer: &&PeerInfo| peer.serves_turns && !is_relayer(peer) && self.is_dialable(peer);
+        let serving = peers.iter().filter(may_serve).map(|peer| peer.node);
         serving.filter(move |node| named.as_ref().is_none_or(|named| named.contains(node)))
     }
 
@@ -537,6 +537,11 @@ fn make_room(known: &mut HashMap<NodeId, NodeEntry>, peers: &[PeerInfo]) -> Hash
     before.into_iter().filter(|node| !known.contains_key(node)).collect()
 }
 
+/// Whether a peer says that it is a relayer: it takes turns to pass them on, and has no record.
+fn is_relayer(peer: &PeerInfo) -> bool {
+    peer.record.is_none() && peer.agent.as_ref().is_some_and(|agent| agent.ends_with(" (relayer)"))
+}
+
 fn is_fresh(record: Option<&SignedObject<NodeRecord>>, now: u64) -> bool {
     // In addition to the clock skew, which is an allowance for wrong clocks.
     let soon = now.saturating_add(RENEW_BEFORE_MS + MAX_CLOCK_SKEW_MS);
@@ -563,6 +568,16 @@ mod tests {
             relayed: false,
             round_trip: None,
             record: None,
+        }
+    }
+
+    #[test]
+    fn a_relayer_is_no_node() {
+        for (agent, expected) in
+            [(None, false), (Some("baton/0.1.0 (node)"), false), (Some("baton/0.1.0 (relayer)"), true)]
+        {
+            let peer = PeerInfo { agent: agent.map(str::to_owned), ..peer(0) };
+            assert_eq!(is_relayer(&peer), expected, "{agent:?}");
         }
     }
 
