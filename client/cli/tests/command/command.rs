@@ -1,10 +1,12 @@
 //! The `baton` command as a process: against a node over the mesh and a store over HTTP.
 
 use std::{
+    ffi::OsStr,
     io::Write as _,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use baton_proto::{ErrorCode, SignedObject, head::HeadRecord, receipt::EngineKind};
@@ -44,6 +46,13 @@ impl Fixture {
         let http = Arc::new(HttpStore::builder(&url, &url, ShardCount::TESTBED).build().unwrap());
         let node = FakeNode::start(Stores { blobs: http.clone(), heads: http }, EngineKind::Native).await;
         Self { folder, url, node }
+    }
+
+    /// The same, and the home folder of its commands.
+    pub(crate) async fn with_home() -> (Self, PathBuf) {
+        let fixture = Self::new().await;
+        let home = fixture.home();
+        (fixture, home)
     }
 
     pub(crate) fn home(&self) -> PathBuf {
@@ -92,14 +101,14 @@ pub(crate) fn program() -> Command {
     command
 }
 
-pub(crate) fn run(folder: &Path, arguments: &[String], stdin: &str) -> Output {
+pub(crate) fn run(folder: &Path, arguments: &[impl AsRef<OsStr>], stdin: &str) -> Output {
     run_in(folder, arguments, stdin, &[])
 }
 
 /// Runs the command with these variables of the environment.
 pub(crate) fn run_in(
     folder: &Path,
-    arguments: &[String],
+    arguments: &[impl AsRef<OsStr>],
     stdin: &str,
     environment: &[(&str, &str)],
 ) -> Output {
@@ -160,8 +169,7 @@ pub(crate) fn last(output: &Output) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_message_prints_the_answer_or_json_and_the_session_goes_on() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     let plain = fixture.baton(&home, &["chat", "--message", "hello"], "").await;
     assert_eq!((code(&plain), out(&plain).as_str()), (0, "hello (0)\n"), "{}", err(&plain));
     says(&plain, &["✓ verified · turn 1"]);
@@ -193,8 +201,7 @@ async fn the_prompt_works_over_a_pipe() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_are_listed_shown_verified_backed_up_restored_and_deleted() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     let id =
         fixture.json(&home, &["chat", "--message", "hello"]).await["session"].as_str().unwrap().to_owned();
     let listed = fixture.json(&home, &["session", "list"]).await;
@@ -240,40 +247,37 @@ async fn sessions_are_listed_shown_verified_backed_up_restored_and_deleted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_have_exit_codes_and_name_the_next_step() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     let empty = fixture.baton(&home, &["chat", " ", "--json"], "").await;
     assert_eq!((code(&empty), last(&empty)["error"]["name"].as_str()), (2, Some("EmptyMessage")));
     let long = fixture.baton(&home, &["chat", "--message", "-"], &"x".repeat(1_000_000)).await;
     ends(&long, 2, &["1000000 bytes", "in parts"]);
-    fixture.ends(&home, &["chat", "--message", "x", "--model", "huge"], 3, &["served are: parrot"]).await;
+    let began = Instant::now();
+    let unserved = ["chat", "x", "--model", "parot"];
+    fixture.ends(&home, &unserved, 3, &["served are: parrot", "did you mean parrot?"]).await;
+    assert!(began.elapsed() < Duration::from_millis(3500), "{:?}", began.elapsed());
 
-    fixture.node.script([Act::Refuse(ErrorCode::ContextOverflow)]);
-    fixture.ends(&home, &["chat", "--message", "x"], 4, &["shorten"]).await;
-    fixture.node.script([Act::WrongReceipt; 6]);
-    fixture.ends(&home, &["chat", "--message", "x"], 5, &["the message is kept"]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_second_message_behind_an_unanswered_one_is_refused_in_words() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
-    fixture.node.script([Act::Refuse(ErrorCode::BackendDenied)]);
-    let first = fixture.baton(&home, &["chat", "--message", "first"], "").await;
-    assert_eq!(code(&first), 4, "{}", err(&first));
-    fixture.node.script([Act::Refuse(ErrorCode::BackendDenied)]);
-    let second = fixture.baton(&home, &["chat", "last", "--message", "second"], "").await;
-    ends(&second, 4, &["Your new message was not sent", "--drop-pending"]);
-    // The first message is answered as soon as a node is honest, and the second follows it.
-    fixture.ok(&home, &["chat", "last", "--message", "second"]).await;
-    let shown = fixture.baton(&home, &["session", "show", "last"], "").await;
-    assert_eq!((out(&shown).matches("first (0)").count(), out(&shown).matches("second (1)").count()), (1, 1));
+    let grant =
+        ["after 1 attempt,", "only holders of a grant", "your key (baton grants)", "baton grants use FILE"];
+    let context = ["after 1 attempt,", "it needs 5000 tokens", "shorten the message", "--model"];
+    for (act, exit, is_kept, parts) in [
+        (Act::Explain(ErrorCode::ContextOverflow, 0, "it needs 5000 tokens"), 4, false, &context[..]),
+        (Act::Refuse(ErrorCode::GrantRequired), 4, true, &grant),
+        (Act::WrongReceipt, 5, true, &["the message is kept"]),
+    ] {
+        fixture.node.script([act; 6]);
+        let refused = fixture.ends(&home, &["chat", "x"], exit, parts).await;
+        assert_eq!(err(&refused).contains("is saved"), is_kept, "{}", err(&refused));
+        fixture.node.clear_script();
+        // A message that no node takes as it is leaves no session.
+        let listed = fixture.json(&home, &["session", "list"]).await;
+        assert_eq!(listed["sessions"][0].is_null(), !is_kept, "{listed}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unanswered_message_is_asked_with_the_newest_settings_and_once_if_it_is_repeated() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     let chat = async |options: &[&str]| {
         let output = fixture.baton(&home, &[&["chat", "-m"], options].concat(), "").await;
         let asked = fixture.node.seen(|seen| seen.turns.last().unwrap().clone());
@@ -297,6 +301,9 @@ async fn an_unanswered_message_is_asked_with_the_newest_settings_and_once_if_it_
     assert_ne!(asked.0, begun.0, "another request is another turn");
     // Before another message, too, and at the prompt.
     refused(&["three", "-c", "--max-tokens", "7"]).await;
+    fixture.node.script([Act::Refuse(ErrorCode::BackendDenied)]);
+    let behind = ["chat", "-c", "four", "--max-tokens", "7"];
+    fixture.ends(&home, &behind, 4, &["Your new message was not sent", "--drop-pending"]).await;
     let before = fixture.node.seen(|seen| seen.turns.len());
     let (_, text, asked) = chat(&["four", "-c", "--max-tokens", "9"]).await;
     assert_eq!((text.as_str(), asked.1), ("three (2)\nfour (3)\n", 9));
@@ -327,16 +334,15 @@ async fn a_verification_publishes_the_head_that_an_index_lacks() {
 #[test]
 fn without_a_node_the_command_says_how_to_give_one() {
     let folder = tempfile::tempdir().unwrap();
-    let strings = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let output = run(folder.path(), &strings(&["chat", "--message", "hello"]), "");
+    let output = run(folder.path(), &["chat", "--message", "hello"], "");
     ends(&output, 3, &["baton doctor"]);
     let dead = ["chat", "hello", "--node", "/ip4/127.0.0.1/tcp/9"];
-    let output = run(folder.path(), &strings(&dead), "");
+    let output = run(folder.path(), &dead, "");
     says(&output, &["Could not reach /ip4/127.0.0.1/tcp/9: "]);
-    assert_eq!(code(&run(folder.path(), &strings(&["nodes"]), "")), 3);
-    assert_eq!(code(&run(folder.path(), &strings(&["chat", "--node", "localhost"]), "")), 2);
-    assert_eq!(code(&run(folder.path(), &strings(&["chatter"]), "")), 2);
-    let list = run(folder.path(), &strings(&["session", "list", "--json"]), "");
+    assert_eq!(code(&run(folder.path(), &["nodes"], "")), 3);
+    assert_eq!(code(&run(folder.path(), &["chat", "--node", "localhost"], "")), 2);
+    assert_eq!(code(&run(folder.path(), &["chatter"], "")), 2);
+    let list = run(folder.path(), &["session", "list", "--json"], "");
     assert_eq!(
         last(&list)["sessions"].as_array().map(Vec::len),
         Some(0),
@@ -347,7 +353,7 @@ fn without_a_node_the_command_says_how_to_give_one() {
 #[test]
 fn help_lists_commands_settings_and_exit_codes() {
     let folder = tempfile::tempdir().unwrap();
-    let help = out(&run(folder.path(), &["--help".to_owned()], ""));
+    let help = out(&run(folder.path(), &["--help"], ""));
     for part in ["chat", "session", "nodes", "BATON_HOME", "Exit codes", "config.toml"] {
         assert!(help.contains(part), "{part} in {help}");
     }
@@ -355,8 +361,7 @@ fn help_lists_commands_settings_and_exit_codes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_text_is_a_message_and_the_last_session_or_a_named_one_continues() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     let first = fixture.baton(&home, &["chat", "hello there"], "").await;
     assert_eq!((code(&first), out(&first).as_str()), (0, "hello there (0)\n"), "{}", err(&first));
     let second = fixture.baton(&home, &["chat", "-c", "more"], "").await;
@@ -372,8 +377,7 @@ async fn a_text_is_a_message_and_the_last_session_or_a_named_one_continues() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_are_listed_by_title_renamed_found_and_deleted_together() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     let run = async |arguments: &[&str]| fixture.baton(&home, arguments, "").await;
     for text in ["where is my harbour", "something else"] {
         assert_eq!(code(&run(&["chat", text]).await), 0);
@@ -398,8 +402,7 @@ async fn sessions_are_listed_by_title_renamed_found_and_deleted_together() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replaced_turn_is_hidden_and_shown_on_request() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     let lines = "first\n/edit better\n/quit\n";
     assert_eq!(code(&fixture.baton(&home, &["chat"], lines).await), 0);
     let shown = fixture.baton(&home, &["session", "show", "last"], "").await;
@@ -414,8 +417,7 @@ async fn a_replaced_turn_is_hidden_and_shown_on_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_is_open_elsewhere_can_be_read() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     fixture.ok(&home, &["chat", "hello"]).await;
     let journal = std::fs::read_dir(home.join("sessions")).unwrap();
     let journal = journal.map(|entry| entry.unwrap().path()).find(|path| path.extension().is_some()).unwrap();
@@ -434,8 +436,7 @@ async fn a_session_that_is_open_elsewhere_can_be_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_finds_nothing_wrong_on_a_healthy_network_and_names_what_is() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     fixture.ok(&home, &["chat", "hello"]).await;
     let healthy = fixture.baton(&home, &["doctor", "--json"], "").await;
     assert_eq!(code(&healthy), 0, "{}", out(&healthy));
@@ -469,21 +470,19 @@ async fn doctor_finds_nothing_wrong_on_a_healthy_network_and_names_what_is() {
 #[test]
 fn the_settings_are_shown_with_their_origin_written_and_checked() {
     let folder = tempfile::tempdir().unwrap();
-    let strings = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let file = folder.path().join("c.toml").display().to_string();
-    let written = run(folder.path(), &strings(&["config", "--init", "--config", &file]), "");
+    let written = run(folder.path(), &["config", "--init", "--config", &file], "");
     assert_eq!(code(&written), 0, "{}", err(&written));
-    assert_eq!(code(&run(folder.path(), &strings(&["config", "--config", &file]), "")), 0);
+    assert_eq!(code(&run(folder.path(), &["config", "--config", &file], "")), 0);
     std::fs::write(&file, "shards = 10\npubisher = 'x'\n").unwrap();
-    let wrong = run(folder.path(), &strings(&["nodes", "--config", &file]), "");
+    let wrong = run(folder.path(), &["nodes", "--config", &file], "");
     ends(&wrong, 2, &["c.toml:2"]);
     says(&wrong, &["did you mean `publisher`?"]);
     std::fs::write(&file, "shards = 1\npubisher = 'x'\n").unwrap();
-    let wrong = run(folder.path(), &strings(&["config", "--config", &file]), "");
+    let wrong = run(folder.path(), &["config", "--config", &file], "");
     ends(&wrong, 2, &["c.toml:1", "c.toml:2"]);
     std::fs::write(&file, "shards = 10\n").unwrap();
-    let shown =
-        run(folder.path(), &strings(&["config", "--config", &file, "--max-price", "5", "--json"]), "");
+    let shown = run(folder.path(), &["config", "--config", &file, "--max-price", "5", "--json"], "");
     let settings = last(&shown)["settings"].clone();
     assert_eq!(
         (settings["shards"]["value"].as_u64(), settings["shards"]["line"].as_u64()),
@@ -493,4 +492,25 @@ fn the_settings_are_shown_with_their_origin_written_and_checked() {
         (settings["max_price"]["origin"].as_str(), settings["dht"]["origin"].as_str()),
         (Some("flag"), Some("default"))
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_takes_a_schema_from_a_file_and_gives_the_answers_json() {
+    let fixture = Fixture::new().await;
+    let path = fixture.folder.path().join("schema.json");
+    let file = path.display().to_string();
+    std::fs::write(&path, r#"{"type":"object"}"#).unwrap();
+    let ask = ["chat", "--message", "hello", "--schema", &file, "--json"];
+    let answered = fixture.baton(&fixture.home(), &ask, "").await;
+    assert_eq!(code(&answered), 0, "{}", err(&answered));
+    assert_eq!(last(&answered)["json"], serde_json::json!({ "said": "hello", "read": 0 }));
+    assert_eq!(fixture.node.seen(|seen| seen.asked[0].0.clone()).as_deref(), Some(r#"{"type":"object"}"#));
+    for wrong in ["[]", "{", ""] {
+        std::fs::write(&path, wrong).unwrap();
+        assert_eq!(code(&fixture.baton(&fixture.home(), &ask, "").await), 2, "{wrong:?}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(code(&fixture.baton(&fixture.home(), &ask, "").await), 2, "no file");
+    let without = fixture.baton(&fixture.home(), &["chat", "--schema", &file], "").await;
+    assert_eq!(code(&without), 2, "it is for one message");
 }

@@ -8,9 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use baton_client::testkit::fake::Act;
-use baton_proto::ErrorCode;
-
 use crate::command::{Fixture, code, ends, err, last, out, program, run_in, says, shows};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,8 +44,7 @@ async fn a_session_that_another_device_deleted_says_so_and_takes_no_message() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_tells_until_when_it_is_kept_and_is_renewed_on_request() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     fixture.ok(&home, &["chat", "--message", "hello"]).await;
     let list = fixture.json(&home, &["session", "list"]).await;
     let until = list["sessions"][0]["kept_until_ms"].as_u64().unwrap();
@@ -65,20 +61,6 @@ async fn a_session_tells_until_when_it_is_kept_and_is_renewed_on_request() {
     assert!(renewed["kept_until_ms"].as_u64().unwrap() > until);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_mistyped_model_or_command_gets_a_suggestion() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
-    let began = Instant::now();
-    fixture.ends(&home, &["chat", "hi", "--model", "parot"], 3, &["did you mean parrot?"]).await;
-    assert!(began.elapsed() < Duration::from_millis(3500), "{:?}", began.elapsed());
-    let none = fixture.json(&home, &["session", "list"]).await;
-    assert_eq!(none["sessions"], serde_json::json!([]), "no session is left");
-
-    let prompt = fixture.baton(&home, &["chat"], "/verfy\n/quit\n").await;
-    says(&prompt, &["There is no /verfy. Did you mean /verify?"]);
-}
-
 #[test]
 fn an_empty_or_wrong_value_is_refused_with_the_name_of_its_option_or_variable() {
     let folder = tempfile::tempdir().unwrap();
@@ -88,15 +70,13 @@ fn an_empty_or_wrong_value_is_refused_with_the_name_of_its_option_or_variable() 
         (&["chat", "hi"], &[("BATON_NODE", "nowhere")], "environment variable BATON_NODE"),
         (&["chat", "hi"], &[("BATON_PLAIN", "maybe")], "environment variable BATON_PLAIN"),
     ] {
-        let given: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-        ends(&run_in(folder.path(), &given, "", variables), 2, &[name]);
+        ends(&run_in(folder.path(), arguments, "", variables), 2, &[name]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_not_there_or_there_already_gets_a_hint_about_its_path() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     let missing =
         fixture.baton(&home, &["session", "restore", "--words-file", "nowhere/words.txt"], "").await;
     says(&missing, &["try: check the path"]);
@@ -124,8 +104,7 @@ async fn a_file_that_is_not_there_or_there_already_gets_a_hint_about_its_path() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_branch_begins_with_the_turns_of_its_parent_which_stays() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     let first = fixture.json(&home, &["chat", "one"]).await;
     let parent = first["session"].as_str().unwrap().to_owned();
     fixture.ok(&home, &["chat", "-c", "two"]).await;
@@ -154,8 +133,7 @@ async fn a_branch_begins_with_the_turns_of_its_parent_which_stays() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_says_what_it_restores_and_what_comes_next_and_edits_are_counted_once() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     let lines = "/edit\none\ntwo\n/edit\n/edit two again\n/quit\n";
     let chat = fixture.baton(&home, &["chat"], lines).await;
     ends(&chat, 0, &["There is no message yet.", "Your last message: two\n"]);
@@ -176,31 +154,6 @@ async fn a_backup_says_what_it_restores_and_what_comes_next_and_edits_are_counte
     assert_eq!((last(&again)["turns"].as_u64(), last(&again)["words"].as_u64()), (Some(2), Some(24)));
     let piped = fixture.baton(&home, &["session", "backup", "last"], "").await;
     says(&piped, &["--out FILE"]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_requires_a_grant_is_asked_once_and_the_way_to_one_is_named() {
-    let fixture = Fixture::new().await;
-    fixture.node.script([Act::Refuse(ErrorCode::GrantRequired); 6]);
-    let refused = fixture.baton(&fixture.home(), &["chat", "hi"], "").await;
-    let said = err(&refused);
-    assert_eq!(code(&refused), 4, "{said}");
-    for part in
-        ["after 1 attempt,", "only holders of a grant", "your key (baton grants)", "baton grants use FILE"]
-    {
-        assert!(said.contains(part), "{part} is not in {said}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_no_node_takes_as_it_is_leaves_no_session_and_the_way_out_is_named() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
-    fixture.node.script([Act::Explain(ErrorCode::ContextOverflow, 0, "it needs 5000 tokens"); 6]);
-    let refused = fixture.baton(&home, &["chat", "hi"], "").await;
-    ends(&refused, 4, &["after 1 attempt,", "it needs 5000 tokens", "shorten the message", "--model"]);
-    assert!(!err(&refused).contains("is saved"), "{}", err(&refused));
-    assert_eq!(fixture.json(&home, &["session", "list"]).await["sessions"], serde_json::json!([]));
 }
 
 #[test]
@@ -335,8 +288,7 @@ fn a_message_at_the_prompt_is_kept_without_a_node_until_it_is_dropped() {
     let call = |words: &[&str], stdin: &str| {
         let home = folder.path().join("home").display().to_string();
         let shared = ["--home", &home, "--node", NOBODY, "--dht=false", "--shards", "10"];
-        let all: Vec<String> = words.iter().chain(&shared).map(ToString::to_string).collect();
-        run_in(folder.path(), &all, stdin, &[])
+        run_in(folder.path(), &[words, &shared].concat(), stdin, &[])
     };
     let listed = |count: usize| {
         let list = last(&call(&["session", "list", "--json"], ""));
@@ -359,10 +311,7 @@ fn a_message_at_the_prompt_is_kept_without_a_node_until_it_is_dropped() {
 #[test]
 fn refused_words_are_answered_in_json_with_one_hint() {
     let folder = tempfile::tempdir().unwrap();
-    let call = |words: &[&str]| {
-        let words: Vec<String> = words.iter().map(ToString::to_string).collect();
-        run_in(folder.path(), &words, "", &[("BATON_CONFIG", "/nowhere")])
-    };
+    let call = |words: &[&str]| run_in(folder.path(), words, "", &[("BATON_CONFIG", "/nowhere")]);
     for (words, message, hint) in [
         (&["sesion"][..], "unrecognized subcommand 'sesion'", "a similar subcommand exists: 'session'"),
         (&["pull"], "unrecognized subcommand 'pull'", "baton-node models pull"),
@@ -394,8 +343,7 @@ fn refused_words_are_answered_in_json_with_one_hint() {
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_standard_output_is_an_error_and_a_closed_one_ends_quietly() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     fixture.ok(&home, &["chat", "hello"]).await;
     let node = fixture.node.addrs().first().unwrap().to_string();
     let calls: [&[&str]; 6] = [

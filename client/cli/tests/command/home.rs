@@ -11,8 +11,7 @@ use crate::command::{Fixture, code, err, last, out, says, shows};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     let write = |name: &str, text: &str| {
         let path = fixture.folder.path().join(name);
         fs::write(&path, text).unwrap();
@@ -58,8 +57,7 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_session_is_said_backed_up_and_restored_by_its_id() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     let told = fixture.baton(&home, &["chat", "--message", "hello", "--json"], "").await;
     let id = last(&told)["session"].as_str().unwrap().to_owned();
     let journal = fs::read_dir(home.join("sessions")).unwrap().next().unwrap().unwrap().path();
@@ -83,8 +81,7 @@ async fn a_damaged_session_is_said_backed_up_and_restored_by_its_id() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn system_text_does_not_lock_out_of_a_session_with_an_unanswered_message() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     let leave_pending = || async {
         fixture.node.script([Act::Refuse(ErrorCode::Internal); 6]);
         fixture.ends(&home, &["chat", "last", "--message", "lost"], 4, &[]).await;
@@ -105,8 +102,7 @@ async fn system_text_does_not_lock_out_of_a_session_with_an_unanswered_message()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn verify_says_what_the_store_lacks_and_fixes_it() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     fixture.ok(&home, &["chat", "--message", "hello"]).await;
     fixture.ok(&home, &["session", "verify", "last"]).await;
 
@@ -125,8 +121,7 @@ async fn verify_says_what_the_store_lacks_and_fixes_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_without_the_index_is_reported() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     fixture.ok(&home, &["chat", "--message", "hello"]).await;
     // The command may not publish to the nodes' DHT either.
     let deaf = ["session", "delete", "last", "--yes", "--dht=false", "--heads", "http://127.0.0.1:9"];

@@ -9,4 +9,3 @@ mod keys;
 mod memory;
 mod nodes;
 mod resume;
-mod schema;

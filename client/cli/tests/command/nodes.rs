@@ -14,8 +14,7 @@ fn row<'a>(value: &'a Value, node: &FakeNode) -> &'a Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_explains_the_choice_as_a_table_and_as_json() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     let other = FakeNode::start(fixture.node.stores(), EngineKind::Native).await;
     let address = other.addrs().first().unwrap().to_string();
     let both = |arguments: &[&str]| -> Vec<String> {
@@ -58,8 +57,7 @@ async fn the_command_explains_the_choice_as_a_table_and_as_json() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_lists_receipts_and_verifies_them_offline() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     for message in ["one", "two"] {
         let said = fixture.baton(&home, &["chat", "last", "--message", message], "").await;
         if code(&said) == 7 {

@@ -35,8 +35,7 @@ async fn leave_pending_turn(fixture: &Fixture, home: &Path, relayer: &FakeRelaye
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pending_sealed_turn_is_finished_with_memory_that_is_recalled_anew() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     fixture.ok(&home, &["account", "new"]).await;
     let relayer = FakeRelayer::start(&fixture.node, Trick::None).await;
     leave_pending_turn(&fixture, &home, &relayer, 1).await;
@@ -57,8 +56,7 @@ async fn a_pending_sealed_turn_is_finished_with_memory_that_is_recalled_anew() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pending_sealed_turn_is_finished_without_memory_where_there_is_none_and_says_so() {
-    let fixture = Fixture::new().await;
-    let home = fixture.home();
+    let (fixture, home) = Fixture::with_home().await;
     fixture.ok(&home, &["account", "new"]).await;
     let relayer = FakeRelayer::start(&fixture.node, Trick::None).await;
     let address = relayer.mesh.bootstrap_addrs().first().unwrap().to_string();
