@@ -1,6 +1,6 @@
 //! Turns of a conversation: a new message, the same again, another in its place, and the end of an unfinished one.
 
-use baton_client::{ClientError, RouteOptions, TurnInput, TurnOutcome};
+use baton_client::{ClientError, RouteOptions, TurnInput, TurnOutcome, TurnSettings};
 use baton_proto::record::{Message, RecordKind, Role};
 
 use super::Dialogue;
@@ -68,33 +68,36 @@ impl Dialogue {
         &mut self,
         view: &mut TurnDisplay<'_>,
     ) -> Result<Option<TurnOutcome>, Failure> {
-        let handle = self.handle();
-        let pending = handle.pending_messages().await?.zip(handle.pending_settings().await?);
-        let Some((messages, begun)) = pending else { return Ok(None) };
+        let Some((messages, begun)) = self.pending().await? else { return Ok(None) };
         view.begin(&messages);
         let mut wanted = self.options.settings();
         wanted.supersedes_from = begun.supersedes_from;
         let is_same_system = match &self.system {
-            Some(text) => handle.system().await? == [Message::new(Role::System, text)],
+            Some(text) => self.handle().system().await? == [Message::new(Role::System, text)],
             None => true,
         };
         if is_same_system && begun.serve(wanted, self.options.sets_seed()) {
             return self.resume(&messages, view).await;
         }
-        let (messages, replaced) = self.take_back(messages).await?;
-        self.exchange(&messages, replaced, view).await.map(Some)
+        // What cannot be sent is not given up for it.
+        TurnInput { messages: messages.clone(), ..self.options.template.clone() }.check()?;
+        let messages = self.take_back(messages).await?;
+        self.exchange(&messages, begun.supersedes_from, view).await.map(Some)
     }
 
-    /// Gives up the pending turn: returns its messages without the history of a branch, and the seq that it replaces.
-    async fn take_back(&self, mut messages: Vec<Message>) -> Result<(Vec<Message>, Option<u64>), Failure> {
+    /// The messages and settings of the pending turn.
+    async fn pending(&self) -> Result<Option<(Vec<Message>, TurnSettings)>, Failure> {
         let handle = self.handle();
-        let replaced = handle.pending_settings().await?.and_then(|settings| settings.supersedes_from);
-        handle.abandon().await?;
-        // The first turn of a branch holds the history as well.
+        Ok(handle.pending_messages().await?.zip(handle.pending_settings().await?))
+    }
+
+    /// Gives up the pending turn of these messages; returns them without the history that the first turn of a branch holds.
+    async fn take_back(&self, mut messages: Vec<Message>) -> Result<Vec<Message>, Failure> {
+        self.handle().abandon().await?;
         if messages.starts_with(&self.history) {
             messages.drain(..self.history.len());
         }
-        Ok((messages, replaced))
+        Ok(messages)
     }
 
     /// Finishes the pending turn of these messages as it was begun: with memory recalled anew if this call has memory,
@@ -202,10 +205,10 @@ impl Dialogue {
     /// Sends the last message again, or a different text: a turn that replaces the last one.
     pub(super) async fn replace(&mut self, text: Option<&str>) -> Result<(), Failure> {
         // The message that the user stopped, or that has no answer, is the last one.
-        if let Some(messages) = self.handle().pending_messages().await? {
-            let (messages, replaced) = self.take_back(messages).await?;
+        if let Some((messages, begun)) = self.pending().await? {
+            let messages = self.take_back(messages).await?;
             let messages = text.map_or(messages, |text| vec![Message::new(Role::User, text)]);
-            return self.turn(messages, replaced).await;
+            return self.turn(messages, begun.supersedes_from).await;
         }
         let conversation = self.handle().conversation().await?;
         let Some(last) = conversation.turns.last() else {
