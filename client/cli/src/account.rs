@@ -9,7 +9,7 @@ use baton_keys::files;
 use serde_json::json;
 
 use crate::{
-    args::AccountCommand, failure::Failure, out::Out, relayer::account_key::load, settings::Settings, words,
+    args::AccountCommand, failure::Failure, out::Out, relayer::authority::load, settings::Settings, words,
 };
 
 pub(crate) async fn run(

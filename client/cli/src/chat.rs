@@ -11,11 +11,11 @@ pub(crate) mod rekey;
 
 use baton_proto::ids::SessionId;
 
-use crate::out::{Out, short_session};
+use crate::out::{Out, short};
 
 /// Says that the message without an answer is in this session's journal.
 fn note_saved(session: SessionId, out: &Out) {
-    if let Some(command) = out.continuation(&short_session(&session)) {
+    if let Some(command) = out.continuation(&short(&session)) {
         out.note(&format!("Your message is saved. Continue with: {command}"));
     }
 }

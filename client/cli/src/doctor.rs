@@ -16,7 +16,7 @@ use crate::{
     args::Arguments,
     clock,
     failure::Failure,
-    out::{Out, clean, count, short, short_session},
+    out::{Out, clean, count, short},
     search::{self, served},
     settings::{Environment, Settings, settings_file},
 };
@@ -214,7 +214,7 @@ fn sessions_check(listing: &Listing, shards: u16, home: &mut Check, check: &mut 
     let now_ms = clock::now_ms();
     let mut name = |code: Code, what: &str, of: &dyn Fn(&baton_client::SessionInfo) -> bool| {
         let found: Vec<String> =
-            listing.sessions.iter().filter(|info| of(info)).map(|info| short_session(&info.id)).collect();
+            listing.sessions.iter().filter(|info| of(info)).map(|info| short(&info.id)).collect();
         if !found.is_empty() {
             let shown = found.iter().take(MAX_SHOWN).cloned().collect::<Vec<_>>().join(", ");
             let more = if found.len() > MAX_SHOWN { ", …" } else { "" };

@@ -4,7 +4,7 @@ use baton_client::{ClientError, choose::NoChoice};
 use baton_kit::nearest::nearest;
 use baton_proto::ids::SessionId;
 
-use crate::out::{Out, short_session};
+use crate::out::{Out, short};
 
 /// The reason for an early end.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Failure {
     /// The client's own error about a session, whose id stands in the next step.
     pub(crate) fn of_session(error: ClientError, session: &SessionId) -> Self {
         match error.hint().filter(|hint| hint.contains("SESSION")) {
-            Some(hint) => Self::hinted(&error, hint.replace("SESSION", &short_session(session))),
+            Some(hint) => Self::hinted(&error, hint.replace("SESSION", &short(session))),
             None => error.into(),
         }
     }

@@ -12,7 +12,7 @@ use crate::{
     failure::Failure,
     files::{read_bounded, write_private},
     interrupt::confirmed,
-    out::{Out, clean, count, memories, wrap},
+    out::{Out, clean, count, wrap},
     relayer::{
         client::RelayerClient,
         items::{ItemSelection, PAGE, escaped, items_of},
@@ -110,7 +110,7 @@ async fn run_command(relayer: &RelayerClient, command: &MemoryCommand, out: &Out
         MemoryCommand::Consent { ids } => {
             let body = json!({ "ids": relayer.item_ids(ids).await?, "decision": "grant" });
             let answer = relayer.json(Method::POST, "/api/consent", Some(&body)).await?;
-            let kept = memories(answer["count"].as_u64().unwrap_or_default());
+            let kept = count(answer["count"].as_u64().unwrap_or_default(), "memory");
             Ok(out.answer(&answer, &format!("{kept} kept"))?)
         }
         MemoryCommand::Redeem { invitation } => {
@@ -145,7 +145,7 @@ async fn delete(relayer: &RelayerClient, given: &DeleteArguments, out: &Out) -> 
     if !ids.is_empty() {
         let body = json!({ "ids": relayer.item_ids(ids).await?, "others": others });
         let answer = relayer.json(Method::POST, "/api/delete", Some(&body)).await?;
-        let deleted = memories(answer["count"].as_u64().unwrap_or_default());
+        let deleted = count(answer["count"].as_u64().unwrap_or_default(), "memory");
         out.answer(&answer, &format!("{deleted} deleted for good"))?;
         show_holders(&answer, out);
         return Ok(());
@@ -168,7 +168,7 @@ async fn delete(relayer: &RelayerClient, given: &DeleteArguments, out: &Out) -> 
     }
     let selection = ItemSelection { project: project.as_deref(), kind: kind.as_deref(), everything: false };
     let deleted = relayer.delete_items(&selection, others.as_deref()).await?;
-    Ok(out.answer(&json!({ "count": deleted }), &format!("{} deleted for good", memories(deleted)))?)
+    Ok(out.answer(&json!({ "count": deleted }), &format!("{} deleted for good", count(deleted, "memory")))?)
 }
 
 async fn import(relayer: &RelayerClient, file: &Path, out: &Out) -> Result<(), Failure> {
@@ -229,7 +229,7 @@ async fn export(
     }
     write_private(file, text.as_bytes())?;
     let items = exported_items(&text);
-    let written = format!("{} written to {}; they are in the clear", memories(items), file.display());
+    let written = format!("{} written to {}; they are in the clear", count(items, "memory"), file.display());
     Ok(out.answer(&json!({ "items": items, "file": file }), &written)?)
 }
 

@@ -17,10 +17,7 @@ use baton_kit::{
     output::kept,
     terminal::{can_redraw, wants_colour},
 };
-use baton_proto::{
-    ids::{NodeId, SessionId},
-    record::{FinishReason, Role},
-};
+use baton_proto::record::{FinishReason, Role};
 use serde_json::{Value, json};
 
 use inbox::{Inbox, ViewMessage};
@@ -29,14 +26,13 @@ pub(crate) use printable::clean;
 
 use crate::clock::date_time;
 
-/// A number of things: `1 turn`, `2 turns`.
+/// A number of things: `1 turn`, `2 turns`, `3 memories`.
 pub(crate) fn count(number: u64, thing: &str) -> String {
-    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
-}
-
-/// A number of memories.
-pub(crate) fn memories(number: u64) -> String {
-    if number == 1 { "1 memory".to_owned() } else { format!("{number} memories") }
+    match (number, thing.strip_suffix('y')) {
+        (1, _) => format!("1 {thing}"),
+        (_, Some(stem)) => format!("{number} {stem}ies"),
+        (_, None) => format!("{number} {thing}s"),
+    }
 }
 
 /// The reason for an answer's end, for programs.
@@ -356,14 +352,9 @@ pub(crate) fn replaces(seq: u64, from: Option<u64>) -> String {
     }
 }
 
-/// Enough of a node's id to tell nodes apart.
-pub(crate) fn short(node: &NodeId) -> String {
-    node.to_string().chars().take(8).collect()
-}
-
-/// Enough of a session's id to tell sessions apart; every command accepts it.
-pub(crate) fn short_session(session: &SessionId) -> String {
-    session.to_string().chars().take(8).collect()
+/// Enough of the id of a node or a session to tell it from others; every command accepts it.
+pub(crate) fn short(id: &impl ToString) -> String {
+    id.to_string().chars().take(8).collect()
 }
 
 /// A message's author, for a reader.

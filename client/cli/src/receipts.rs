@@ -12,7 +12,7 @@ use crate::{
     failure::Failure,
     files::write_private,
     home::{find_session, with_client},
-    out::{Out, count, short, short_session, turn_number},
+    out::{Out, count, short, turn_number},
     settings::Settings,
     turn_display::describe_receipt,
 };
@@ -61,7 +61,7 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
             Ok(turns) => sessions.push(SessionReceipts { id, turns }),
             // One damaged journal must not hide the others.
             Err(error) if arguments.session.is_none() => {
-                out.warn(&format!("session {}: {error}", short_session(&id)))
+                out.warn(&format!("session {}: {error}", short(&id)))
             }
             Err(error) => return Err(error.into()),
         }
@@ -106,7 +106,7 @@ fn show_twice(twice: &[Equivocation], arguments: &ReceiptsArguments, out: &Out) 
             "node {} signed two different links for turn {} of {}",
             short(&one.node()),
             turn_number(one.accepted.seq),
-            short_session(&one.accepted.session_id)
+            short(&one.accepted.session_id)
         ));
     }
     match &arguments.evidence {
@@ -132,7 +132,7 @@ fn countersigned(state: CountersignatureStatus) -> &'static str {
 
 /// Shows the turns of a session, as [`describe`] has them.
 fn show(session: &SessionReceipts, turns: &[Value], out: &Out) -> Result<(), Failure> {
-    out.line(&format!("session {}", short_session(&session.id)))?;
+    out.line(&format!("session {}", short(&session.id)))?;
     let shown: Vec<Value> = turns.iter().filter(|turn| !turn["receipt"].is_null()).cloned().collect();
     if !shown.is_empty() {
         out.table_of(&COLUMNS, &shown)?;

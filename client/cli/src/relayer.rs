@@ -1,6 +1,5 @@
 //! Requests to a relayer's HTTP endpoint, signed by the account key of this machine.
 
-pub(crate) mod account_key;
 pub(crate) mod authority;
 pub(crate) mod client;
 pub(crate) mod items;

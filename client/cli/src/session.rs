@@ -3,7 +3,6 @@
 mod backup;
 pub(crate) mod devices;
 mod list;
-mod restore;
 mod show;
 mod storage;
 mod verify;
@@ -23,7 +22,7 @@ use crate::{
     files::{read_bounded, write_private},
     home::{find_session, with_client},
     interrupt::confirmed,
-    out::{Out, count, short_session, turn_number},
+    out::{Out, count, short, turn_number},
     settings::Settings,
     words,
 };
@@ -72,7 +71,7 @@ async fn run_with(
         SessionCommand::Rename { session, title } => {
             let handle = client.session(find_session(client, session).await?);
             handle.rename(title.as_deref()).await?;
-            out.note(&format!("{}  {}", short_session(&handle.id()), handle.info().await?.title));
+            out.note(&format!("{}  {}", short(&handle.id()), handle.info().await?.title));
             Ok(())
         }
         SessionCommand::Verify { session, full, fix, .. } => {
@@ -90,7 +89,7 @@ async fn run_with(
         SessionCommand::Import { file } => {
             let text = read(file, transfer::MAX_EXPORT_BYTES as u64)?;
             let id = client.import(&text).await.map_err(verify::of_file)?;
-            restore::show_ready(client, id, &[], out).await
+            backup::show_ready(client, id, &[], out).await
         }
         SessionCommand::Renew { session, within_days } => {
             storage::renew(client, session.as_deref(), *within_days, out).await
@@ -108,7 +107,7 @@ async fn run_with(
                     client.session(find_session(client, named).await?).backup().await?
                 }
             };
-            restore::restore(client, &root, out).await
+            backup::restore(client, &root, out).await
         }
     }
 }
@@ -150,7 +149,7 @@ async fn delete(client: &Client, named: &[String], yes: bool, out: &Out) -> Resu
         let sessions = client.sessions().await?;
         for session in sessions.iter().filter(|session| ids.contains(&session.id)) {
             let turns = count(session.effective_turns, "turn");
-            out.note(&format!("{}  {}  ({turns})", short_session(&session.id), session.title));
+            out.note(&format!("{}  {}  ({turns})", short(&session.id), session.title));
         }
     }
     let conversations = count(ids.len() as u64, "conversation");
@@ -166,9 +165,9 @@ pub(crate) async fn delete_all(client: &Client, ids: &[SessionId], out: &Out) ->
     let mut unpublished = None;
     for id in ids {
         match out.while_slow(ASKING, client.session(*id).delete()).await?.unpublished {
-            None => out.note(&format!("Deleted: {}", short_session(id))),
+            None => out.note(&format!("Deleted: {}", short(id))),
             Some(error) => {
-                let id = short_session(id);
+                let id = short(id);
                 out.warn(&format!(
                     "Deleted on this device: {id}. The head index was not informed, so its words still restore it."
                 ));

@@ -1,10 +1,10 @@
 //! Merges flags, environment and settings file: the only module of this crate that reads the environment.
 
-mod indexes;
 mod relayer;
-mod shards;
+mod stores;
 
 use std::{
+    collections::HashSet,
     io::{self, IsTerminal as _},
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
@@ -211,7 +211,7 @@ impl Settings {
         }
         config.announced_shards = self.announced.get().copied();
         if self.silence.get().is_some() {
-            config.timeouts.first_look = shards::LOOK_AFTER_SILENCE;
+            config.timeouts.first_look = stores::LOOK_AFTER_SILENCE;
         }
         let options = &self.options;
         config.heads_in_dht = network && options.dht();
@@ -237,14 +237,10 @@ impl Settings {
 }
 
 /// Each URL once, in their order.
-fn unique(urls: Vec<String>) -> Vec<String> {
-    let mut unique: Vec<String> = Vec::new();
-    for url in urls {
-        if !unique.contains(&url) {
-            unique.push(url);
-        }
-    }
-    unique
+fn unique(mut urls: Vec<String>) -> Vec<String> {
+    let mut before = HashSet::new();
+    urls.retain(|url| before.insert(url.clone()));
+    urls
 }
 
 /// The settings file, and whether it is named and so must exist.

@@ -54,7 +54,7 @@ use crate::{
     out::{
         Out, Tone,
         inbox::{Inbox, ViewMessage},
-        short_session, wrap,
+        short, wrap,
     },
     search::{FAILURE_REMARK, explain_lack_of_nodes},
     session::delete_all,
@@ -125,7 +125,7 @@ pub(crate) async fn run(
     let session = view.session;
     drop(view);
     leave_at_second_interrupt();
-    if let Some(command) = out.continuation(&short_session(&session))
+    if let Some(command) = out.continuation(&short(&session))
         && let Ok(info) = client.session(session).info().await
         && (info.turns > 0 || info.pending)
     {

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::out::{
     Out, Tone, count,
     inbox::{FinishedTurn, ViewMessage},
-    memories, role, short, short_session, turn_number, wrap,
+    role, short, turn_number, wrap,
 };
 
 /// Most cells shown of a recalled item.
@@ -47,7 +47,7 @@ impl<'a> TurnDisplay<'a> {
 
     /// For a single message, after which the program ends: no line can follow.
     pub(crate) fn of_single_message(out: &'a Out, session: SessionId) -> Self {
-        let command = out.continuation(&short_session(&session));
+        let command = out.continuation(&short(&session));
         let after_cut =
             command.map(|command| format!("continue with {command} \"Continue.\", or raise --max-tokens"));
         Self { after_cut: after_cut.unwrap_or_default(), ..Self::new(out) }
@@ -212,7 +212,7 @@ pub(crate) fn show_memory(items: &[MemoryItem], out: &Out) {
 pub(crate) fn memory_lines(items: &[MemoryItem]) -> Vec<String> {
     let text = |item: &MemoryItem| wrap::fit(&wrap::clean_line(&item.text), SHOWN_CELLS);
     let lines = items.iter().map(|item| format!("  · {} ({})", text(item), item.source));
-    std::iter::once(format!("{} added", memories(items.len() as u64))).chain(lines).collect()
+    std::iter::once(format!("{} added", count(items.len() as u64, "memory"))).chain(lines).collect()
 }
 
 /// A receipt, for programs.

@@ -15,7 +15,7 @@ use crate::{
     args::ChatArguments,
     failure::Failure,
     interrupt::cancellable,
-    out::{Out, count, short_session},
+    out::{Out, count, short},
     session::devices,
     turn_display::TurnDisplay,
 };
@@ -108,7 +108,7 @@ impl Dialogue {
             None if info.turns > 0 => format!(" · {}", count(info.effective_turns, "turn")),
             _ => String::new(),
         };
-        self.out.note(&format!("session {}{turns} · /help", short_session(&info.id)));
+        self.out.note(&format!("session {}{turns} · /help", short(&info.id)));
         if self.out.screen().is_some() && info.turns == 0 {
             self.out.note("Type a message, and Enter sends it. / lists the commands, Tab the conversations, F1 the keys.");
         }

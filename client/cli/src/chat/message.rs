@@ -15,7 +15,7 @@ use crate::{
     failure::Failure,
     home::GRACE,
     interrupt::leave_at_second_interrupt,
-    out::{Out, Tone, finish_name, short_session, turn_number},
+    out::{Out, Tone, finish_name, short, turn_number},
     turn_display::{TurnDisplay, describe_receipt},
 };
 
@@ -56,7 +56,7 @@ pub(crate) async fn run(
             out.warn("Your new message was not sent: an earlier one has no answer yet.");
             out.note(&format!(
                 "  send it again later, or discard the earlier one: baton chat -s {} --drop-pending TEXT",
-                short_session(&dialogue.session())
+                short(&dialogue.session())
             ));
             return Err(failure);
         }
@@ -131,7 +131,7 @@ pub(super) async fn send(
 
 /// The place that lacks a part of the session, if one does: the store a blob, or head indexes the head.
 fn storage_remark(info: &SessionInfo) -> Option<(Tone, String)> {
-    let again = format!("Try again: baton session renew {}", short_session(&info.id));
+    let again = format!("Try again: baton session renew {}", short(&info.id));
     if info.unstored > 0 {
         let text =
             format!("⚠ Not stored yet: the store did not confirm this turn. Why: baton doctor. {again}");

@@ -14,7 +14,7 @@ use crate::{
     chat::{dialogue::with_system, options::TurnOptions},
     failure::Failure,
     home::find_session,
-    out::{Out, short_session, turn_number},
+    out::{Out, short, turn_number},
 };
 
 /// A session for new messages.
@@ -39,7 +39,7 @@ pub(super) async fn open_session(
             let (opened, seq) = branch(client, parent, start, arguments.system.as_deref()).await?;
             out.note(&format!(
                 "A branch of {} after turn {}. That conversation stays as it is.",
-                short_session(&parent),
+                short(&parent),
                 turn_number(seq)
             ));
             return Ok(opened);
@@ -69,7 +69,7 @@ pub(super) async fn branch(
             || "There is no turn to branch after.".to_owned(),
             |number| format!("The conversation has no turn {number}."),
         );
-        let hint = format!("see its turns: baton session show {}", short_session(&parent));
+        let hint = format!("see its turns: baton session show {}", short(&parent));
         return Err(Failure::usage(missing, hint));
     };
     let mut system = handle.system().await?;

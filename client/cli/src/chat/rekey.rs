@@ -14,7 +14,7 @@ use crate::{
     failure::Failure,
     home::{find_session, with_client},
     interrupt::confirmed,
-    out::{Out, count, short_session},
+    out::{Out, count, short},
     session::delete_all,
     settings::Settings,
 };
@@ -38,7 +38,7 @@ async fn rekey(
     let handle = client.session(old);
     let info = whole_session(&handle).await?;
     if info.branches > 0 {
-        let id = short_session(&old);
+        let id = short(&old);
         out.warn(&format!(
             "Turns beside the conversation are deleted with the old session: baton session show {id}"
         ));
@@ -51,7 +51,7 @@ async fn rekey(
         }
     };
     let message = Message::new(Role::User, message::read(&text)?);
-    out.note(&format!("{}  {}  ({})", short_session(&old), info.title, count(info.effective_turns, "turn")));
+    out.note(&format!("{}  {}  ({})", short(&old), info.title, count(info.effective_turns, "turn")));
     let question = "Continue it under new keys, and delete the old session on all devices?";
     if !confirmed(question, arguments.yes)? {
         out.note("Nothing is changed.");
@@ -62,7 +62,7 @@ async fn rekey(
     options.announce_nodes(out);
     let mut dialogue = Dialogue::of(client, options, opened, out.clone());
     let answered = Box::pin(message::send(&mut dialogue, message, true)).await?;
-    let (from, to) = (short_session(&old), short_session(&new));
+    let (from, to) = (short(&old), short(&new));
     if !answered.is_stored {
         out.warn(&format!("The store did not confirm the new session {to}, so {from} is not deleted."));
         out.note(&format!("  once baton session verify {to} succeeds: baton session delete {from}"));
@@ -87,7 +87,7 @@ async fn rekey(
 
 /// The session, with all turns that the head index shows and nothing unfinished.
 async fn whole_session(handle: &SessionHandle) -> Result<SessionInfo, Failure> {
-    let id = short_session(&handle.id());
+    let id = short(&handle.id());
     match handle.check_head().await {
         Ok(_) => {}
         Err(error @ ClientError::Store(_)) => {

@@ -1,10 +1,13 @@
-//! The account that requests to a relayer act for: the key's own, or the owner of a delegation to the key.
+//! The account key of this machine, and the account that requests to a relayer act for: the key's own, or the owner of a
+//! delegation to the key.
 
 use std::path::Path;
 
-use baton_client::AccountKey;
-use baton_keys::account::account_id;
+use baton_client::{AccountKey, ClientError};
+use baton_keys::{account::account_id, files};
+use baton_kit::prompt;
 use baton_proto::right::RightChain;
+use zeroize::Zeroizing;
 
 use crate::{
     clock::{day, now_ms},
@@ -15,6 +18,25 @@ use crate::{
 
 /// Largest delegation file: a chain of a few keys and names.
 const MAX_FILE_BYTES: u64 = 8 * 1024;
+
+/// The account key of this machine.
+pub(crate) fn load(settings: &Settings) -> Result<AccountKey, Failure> {
+    let path = settings.options.account();
+    if !AccountKey::exists(&path) {
+        return Err(Failure::wrong(format!(
+            "there is no account key at {}; make one with baton account new, or bring it back with baton account restore",
+            path.display()
+        )));
+    }
+    let needed = files::needs_passphrase(&path).map_err(ClientError::from)?;
+    let asked = match settings.passphrase() {
+        Some(given) if needed => Some(Zeroizing::new(given.to_owned())),
+        None if needed => prompt::secret("Passphrase of the account key: ")?,
+        _ => None,
+    };
+    let passphrase = asked.as_deref().map(String::as_str);
+    Ok(AccountKey::load(&path, passphrase).map_err(ClientError::from)?)
+}
 
 /// The account that requests act for, and the delegation to do so.
 pub(crate) struct RequestAuthority {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::{
     clock::now_ms,
     failure::Failure,
-    relayer::{account_key, authority::RequestAuthority},
+    relayer::authority::{self, RequestAuthority},
     settings::{Settings, ask_identity, relayer_name},
 };
 
@@ -43,7 +43,7 @@ impl RelayerClient {
     /// The relayer of the settings, with this machine's account key: for its own account, or for the owner that
     /// it is a delegate of.
     pub(crate) fn open(settings: &Settings) -> Result<Self, Failure> {
-        let key = account_key::load(settings)?;
+        let key = authority::load(settings)?;
         let authority = RequestAuthority::from(settings, &key)?;
         Self::new(settings, key, authority)
     }

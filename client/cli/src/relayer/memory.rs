@@ -20,8 +20,7 @@ use crate::{
     failure::Failure,
     out::Out,
     relayer::{
-        account_key,
-        authority::RequestAuthority,
+        authority::{self, RequestAuthority},
         client::RelayerClient,
         items::{ItemSelection, PAGE, is_missing, items_of},
     },
@@ -70,7 +69,7 @@ impl RelayerMemory {
                 "--memory needs a relayer: --relayer https://HOST, or its libp2p address",
             ));
         }
-        let key = account_key::load(settings)?;
+        let key = authority::load(settings)?;
         let authority = RequestAuthority::from(settings, &key)?;
         let owner = authority.owner.strip_prefix("0x").and_then(|hex| hex.parse::<SuiAddress>().ok());
         let owner =

@@ -1,15 +1,17 @@
-//! `baton session backup`: the 24 words that are a session, and what they restore.
+//! `baton session backup`, `restore` and `import`: the 24 words that are a session, and a session that comes from elsewhere.
 
-use std::path::Path;
+use std::{ops::RangeInclusive, path::Path};
 
-use baton_client::{Client, SessionInfo};
+use baton_client::{Client, ClientError, SessionInfo, SessionRoot};
+use baton_proto::ids::SessionId;
 use serde_json::json;
 
+use super::list::describe;
 use crate::{
     clock,
     failure::Failure,
     home::find_session,
-    out::{Out, count, short_session},
+    out::{Out, count, short, turn_number},
     words,
 };
 
@@ -29,7 +31,7 @@ pub(crate) async fn run(client: &Client, named: &str, file: Option<&Path>, out: 
                 out.value(&json!({ "session": id.to_string(), "words": 24, "file": place, "turns": turns }))?
             );
         }
-        out.good(&format!("✓ 24 words of session {} written to {}", short_session(&id), place.display()));
+        out.good(&format!("✓ 24 words of session {} written to {}", short(&id), place.display()));
     }
     if let Some(info) = &info {
         note_restorable(info, out);
@@ -54,7 +56,62 @@ fn note_restorable(info: &SessionInfo, out: &Out) {
         _ => out.warn(&format!(
             "  ⚠ The store has not confirmed the newest turns: keep this device until baton session list shows a date, or \
              run baton session renew {}.",
-            short_session(&info.id)
+            short(&info.id)
         )),
     }
+}
+
+/// Recovers a session as far as it can be read.
+pub(super) async fn restore(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), Failure> {
+    let id = root.session_id();
+    let is_here = client.session_ids().await?.contains(&id);
+    let recovered = client.recover_available(root).await.map_err(|error| match error {
+        ClientError::Deleted if !is_here => {
+            let hint = "its words restore nothing; begin another: baton chat".to_owned();
+            Failure::hinted(&error, hint)
+        }
+        error => Failure::of_session(error, &id),
+    })?;
+    show_ready(client, id, &recovered.lost, out).await
+}
+
+/// Shows a session that was imported or recovered, without these turns.
+pub(super) async fn show_ready(
+    client: &Client,
+    id: SessionId,
+    lost: &[RangeInclusive<u64>],
+    out: &Out,
+) -> Result<(), Failure> {
+    let info = client.session(id).info().await?;
+    let short_id = short(&id);
+    if out.json() {
+        let mut value = describe(&info);
+        value["lost"] = lost.iter().map(|lost| json!({ "from": lost.start(), "to": lost.end() })).collect();
+        out.value(&value)?;
+    } else {
+        let turns = count(info.effective_turns, "turn");
+        out.good(&format!("✓ session {short_id} is here and verified: {turns}"));
+        for lost in lost {
+            out.warn(&format!(
+                "turns {} to {} are missing: the store does not have their blobs",
+                turn_number(*lost.start()),
+                turn_number(*lost.end())
+            ));
+        }
+        let Some(last) = lost.last() else {
+            if let Some(command) = out.continuation(&short_id) {
+                out.note(&format!("Continue with: {command}"));
+            }
+            return Ok(());
+        };
+        out.note(
+            "  try: on a device that still has them, baton session verify SESSION --fix; then restore again here",
+        );
+        let over = Some(format!("baton session sync {short_id} --over"));
+        let on = if *last.end() >= info.turns { over } else { out.continuation(&short_id) };
+        if let Some(command) = on {
+            out.note(&format!("  or continue without them: {command}"));
+        }
+    }
+    if lost.is_empty() { Ok(()) } else { Err(Failure::NOT_STORED) }
 }

@@ -11,7 +11,7 @@ use crate::{
     failure::Failure,
     home::find_session,
     interrupt::cancellable,
-    out::{Out, count, role, short, short_session, turn_number},
+    out::{Out, count, role, short, turn_number},
     turn_display::TurnDisplay,
 };
 
@@ -59,7 +59,7 @@ pub(crate) async fn sync(client: &Client, named: &str, over: bool, out: &Out) ->
         out.warn("The head is not in the index yet; it is offered again.");
     } else {
         let turns = count(info.effective_turns, "turn");
-        out.good(&format!("✓ session {} is up to date: {turns}", short_session(&id)));
+        out.good(&format!("✓ session {} is up to date: {turns}", short(&id)));
     }
     Ok(())
 }
@@ -117,7 +117,7 @@ pub(crate) fn show_branches(
                 out.text(&format!("{}: {}\n", role(message.role), message.text))?;
             }
         }
-        let (session, name) = (short_session(&info.id), &branch.name);
+        let (session, name) = (short(&info.id), &branch.name);
         out.note(&format!("  go on from it: baton chat -s {session} --branch={name}"));
     }
     Ok(())

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     clock,
     failure::Failure,
-    out::{Out, short_session, wrap},
+    out::{Out, short, wrap},
 };
 
 /// Cells of a title in the list.
@@ -28,13 +28,13 @@ pub(crate) async fn show_list(client: &Client, out: &Out) -> Result<(), Failure>
         out.table(&["ID", "TITLE", "TURNS", "LAST USED", "STORED UNTIL"], &rows)?;
     }
     let gone: Vec<String> =
-        sessions.iter().filter(|one| one.deleted_elsewhere).map(|one| short_session(&one.id)).collect();
+        sessions.iter().filter(|one| one.deleted_elsewhere).map(|one| short(&one.id)).collect();
     if !gone.is_empty() {
         out.note(&format!("Remove what another device deleted: baton session delete {}", gone.join(" ")));
     }
     for journal in &unreadable {
         if let Some(id) = &journal.id {
-            out.line(&format!("{}  cannot be read", short_session(id)))?;
+            out.line(&format!("{}  cannot be read", short(id)))?;
         }
         out.warn(&journal.error.to_string());
         if let Some(hint) = journal.error.hint() {
@@ -66,7 +66,7 @@ fn row(session: &SessionInfo, now_ms: u64) -> Vec<Value> {
         until_ms => until_ms.map(clock::day),
     };
     vec![
-        short_session(&session.id).into(),
+        short(&session.id).into(),
         title.into(),
         session.effective_turns.into(),
         clock::age(used, now_ms).into(),
@@ -116,7 +116,7 @@ pub(super) async fn search(client: &Client, words: &str, out: &Out) -> Result<()
         out.note(&format!("No conversation has: {words}"));
     }
     for one in &found {
-        out.line(&format!("{}  {}", short_session(&one.session.id), one.session.title))?;
+        out.line(&format!("{}  {}", short(&one.session.id), one.session.title))?;
         out.note(&format!("          {}", one.snippet));
     }
     Ok(())

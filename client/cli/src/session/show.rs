@@ -10,7 +10,7 @@ use super::{devices, storage};
 use crate::{
     failure::Failure,
     home::find_session,
-    out::{Out, count, replaces, role, short, short_session, turn_number},
+    out::{Out, count, replaces, role, short, turn_number},
 };
 
 /// Shows a conversation; with `all`, also the turns that an edit replaced.
@@ -54,7 +54,7 @@ pub(super) async fn show(client: &Client, named: &str, all: bool, out: &Out) -> 
             "the end of this session's journal was cut off ({}): turns that followed may be missing here",
             count(info.torn_end_bytes, "byte")
         ));
-        out.note(&format!("  try: baton session sync {}", short_session(&id)));
+        out.note(&format!("  try: baton session sync {}", short(&id)));
     }
     Ok(())
 }

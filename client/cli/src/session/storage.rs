@@ -11,7 +11,7 @@ use crate::{
     failure::Failure,
     home::find_session,
     interrupt::cancellable,
-    out::{Out, count, short_session, turn_number},
+    out::{Out, count, short, turn_number},
 };
 
 const DAY_S: u64 = 24 * 60 * 60;
@@ -37,7 +37,7 @@ pub(crate) async fn renew(
             }
             // A session that another process has open does not stop the others.
             Err(Failure::Client(error)) if named.is_none() => {
-                out.warn(&format!("{}  {error}", short_session(&id)));
+                out.warn(&format!("{}  {error}", short(&id)));
                 worst = Some(error.into());
             }
             Err(failure) => return Err(failure),
@@ -56,7 +56,7 @@ fn failure_of(session: SessionId, report: RenewReport, out: &Out) -> Option<Fail
     }
     let left = report.blobs.iter().find(|blob| !blob.stored)?;
     let wait_s = report.waiting.iter().map(|(_, wait)| wait.as_secs() + 1).max().unwrap_or_default();
-    let id = short_session(&session);
+    let id = short(&session);
     out.warn(&format!(
         "{id}  turn {} is not stored yet: the node that answered has {wait_s} s more to store it. Then: baton session renew {id}",
         turn_number(left.seq)
@@ -65,7 +65,7 @@ fn failure_of(session: SessionId, report: RenewReport, out: &Out) -> Option<Fail
 }
 
 fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(), Failure> {
-    let id = short_session(&session);
+    let id = short(&session);
     let first = report.blobs.iter().filter(|blob| blob.stored).map(|blob| blob.kept_until_ms).min();
     if out.json() {
         let failed = report.failed.iter().map(|(seq, error)| {

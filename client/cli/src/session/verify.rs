@@ -11,7 +11,7 @@ use crate::{
     failure::Failure,
     home::find_session,
     interrupt::cancellable,
-    out::{Out, count, short_session, turn_number},
+    out::{Out, count, short, turn_number},
 };
 
 /// The next step for a file of another format.
@@ -39,7 +39,7 @@ pub(super) async fn verify(
     show_report(&report, out)?;
     note_replaced(&client.session(id).info().await?, out);
     if !report.not_stored.is_empty() && !fix && !out.json() {
-        out.note(&format!("  try: baton session verify {} --fix", short_session(&id)));
+        out.note(&format!("  try: baton session verify {} --fix", short(&id)));
     }
     match client.session(id).check_head().await {
         Ok(_) => devices::warn_of_indexes(&client.session(id).info().await?, out),

@@ -7,7 +7,7 @@ use baton_proto::{ids::SessionId, record::Role};
 
 use super::block::{MAX_BYTES, Turn, speed};
 use crate::{
-    out::{count, memories, replaces, short, turn_number},
+    out::{count, replaces, short, turn_number},
     turn_display,
 };
 
@@ -76,7 +76,7 @@ fn journal_turn(view: &TurnView) -> Option<Turn> {
         notes.push(format!("node {author} began the answer, the first {} tokens", begun.token_count));
     }
     if !view.memory.is_empty() {
-        let added = memories(view.memory.len() as u64);
+        let added = count(view.memory.len() as u64, "memory");
         notes.push(format!("{added} added; /memory shows those of the last turn"));
     }
     let replaces = replaces(link.seq, record.supersedes_from);

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     clock::age,
-    out::{count, short_session},
+    out::{count, short},
 };
 
 /// Widest box of a question, in cells, with its frame.
@@ -252,7 +252,7 @@ fn draw_sidebar(state: &State, buffer: &mut Buffer, mut area: Rect, wide: bool) 
         let here = state.status.session == Some(one.session);
         let mark = if here { "• " } else { "  " };
         let used = format!(" {}", age(one.used_ms, state.wall_ms));
-        let name = if one.title.is_empty() { short_session(&one.session) } else { one.title.clone() };
+        let name = if one.title.is_empty() { short(&one.session) } else { one.title.clone() };
         let room = usize::from(list.width).saturating_sub(width(mark) + width(&used));
         let name = fit(&name, room);
         let gap = " ".repeat(room.saturating_sub(width(&name)));
@@ -271,7 +271,7 @@ fn draw_status(state: &State, buffer: &mut Buffer, area: Rect) {
         return put(buffer, area, 0, Span::styled(fit(hint, cells), WARN));
     }
     let status = &state.status;
-    let id = status.session.as_ref().map(short_session).unwrap_or_default();
+    let id = status.session.as_ref().map(short).unwrap_or_default();
     let mut parts = vec![(id, ACCENT)];
     if status.turns > 0 {
         parts.push((format!("✓ {} verified", count(status.turns, "turn")), GOOD));

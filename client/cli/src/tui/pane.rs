@@ -11,7 +11,7 @@ use super::{
     conversation::{ConversationSnapshot, MAX_TURNS},
     wrap,
 };
-use crate::out::{Tone, count, inbox::FinishedTurn, short_session};
+use crate::out::{Tone, count, inbox::FinishedTurn, short};
 
 /// Most blocks: the turns, and remarks between them. The oldest are dropped first.
 const MAX_BLOCKS: usize = 4 * MAX_TURNS;
@@ -60,7 +60,7 @@ impl Pane {
             Content::Earlier(_) => false,
         };
         if loaded.earlier > 0 {
-            let id = loaded.status.session.as_ref().map(short_session).unwrap_or_default();
+            let id = loaded.status.session.as_ref().map(short).unwrap_or_default();
             let turns = count(loaded.earlier as u64, "turn");
             let note = format!("{turns} before this: baton session show {id}");
             self.push(Content::Earlier(note));
