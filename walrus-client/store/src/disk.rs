@@ -22,7 +22,6 @@
 mod blob_locks;
 mod collect;
 mod damage;
-mod file_io;
 mod files;
 mod heads;
 mod health;

@@ -11,6 +11,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -22,7 +23,6 @@ use baton_kit::entries::free_path;
 use bytes::Bytes;
 
 use super::{
-    file_io,
     health::WriteHealth,
     trailer::{FOOT_BYTES, Trailer},
 };
@@ -92,8 +92,8 @@ impl Name {
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    /// Present on systems that can open and sync folders.
-    handle: Option<File>,
+    /// For syncs of its names.
+    handle: File,
     /// Whether a file was made since the folder's last sync.
     changed: Arc<AtomicBool>,
 }
@@ -101,7 +101,7 @@ pub(super) struct Folder {
 impl Folder {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self {
-            handle: file_io::open_folder(path)?,
+            handle: File::open(path)?,
             path: path.to_owned(),
             changed: Arc::new(AtomicBool::new(true)),
         })
@@ -125,10 +125,8 @@ impl Folder {
 
     /// Waits until the names of all files so far are on disk.
     pub(super) fn sync(&self) -> io::Result<()> {
-        if let Some(handle) = &self.handle
-            && self.changed.swap(false, Ordering::AcqRel)
-        {
-            handle.sync_all().inspect_err(|_| self.changed.store(true, Ordering::Release))?;
+        if self.changed.swap(false, Ordering::AcqRel) {
+            self.handle.sync_all().inspect_err(|_| self.changed.store(true, Ordering::Release))?;
         }
         Ok(())
     }
@@ -154,11 +152,11 @@ impl Folder {
         let end = file.metadata()?.len();
         let Some(foot_at) = end.checked_sub(FOOT_BYTES as u64) else { return Ok(None) };
         let mut foot = [0; FOOT_BYTES];
-        file_io::read(&file, &mut foot, foot_at)?;
+        file.read_exact_at(&mut foot, foot_at)?;
         let Some(length) = Trailer::content_length(&foot) else { return Ok(None) };
         let Some(content_at) = foot_at.checked_sub(length as u64) else { return Ok(None) };
         let mut bytes = vec![0; length + FOOT_BYTES];
-        file_io::read(&file, &mut bytes, content_at)?;
+        file.read_exact_at(&mut bytes, content_at)?;
         let trailer = Trailer::decode(&bytes).filter(|trailer| {
             let key = trailer.record.file;
             key.number == number && trailer_at(key.length) == Some(content_at)
@@ -177,7 +175,7 @@ impl Folder {
             let length =
                 usize::try_from((key.length - start).min(CHUNK_BYTES as u64)).expect("a chunk at most");
             let Some(bytes) = chunk.get_mut(..length) else { return Ok(Verdict::Changed) };
-            file_io::read(&file, bytes, start)?;
+            file.read_exact_at(bytes, start)?;
             hashes.extend_from_slice(blake3::hash(bytes).as_bytes());
         }
         Ok(match Root::of(key.length, &hashes) == key.root {
@@ -190,7 +188,7 @@ impl Folder {
     /// Rewrites the hashes of a blob's chunks after damage.
     pub(super) fn restore_hashes(&self, key: FileKey, hashes: &[u8]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.path_of(key.number))?;
-        file_io::write(&file, hashes, key.length)?;
+        file.write_all_at(hashes, key.length)?;
         file.sync_data()
     }
 
@@ -200,7 +198,7 @@ impl Folder {
         let file = OpenOptions::new().write(true).open(self.path_of(key.number))?;
         let at = trailer_at(key.length).ok_or(io::ErrorKind::InvalidData)?;
         let bytes = trailer.encode();
-        file_io::write(&file, &bytes, at)?;
+        file.write_all_at(&bytes, at)?;
         file.set_len(at + bytes.len() as u64)?;
         file.sync_data()
     }
@@ -224,7 +222,7 @@ impl Folder {
     pub(super) fn probe(&self, serial: u64) -> io::Result<()> {
         let path = self.part_path(serial);
         let written = File::create(&path).and_then(|file| {
-            file_io::write(&file, &[0x5a; CHUNK_BYTES], 0)?;
+            file.write_all_at(&[0x5a; CHUNK_BYTES], 0)?;
             file.sync_data()
         });
         // Also after a failure: no part may stay.
@@ -256,7 +254,7 @@ fn read_hashes(file: &File, length: u64) -> io::Result<Option<Vec<u8>>> {
     }
     let count = usize::try_from(length.div_ceil(CHUNK_BYTES as u64)).expect("the file is longer than that");
     let mut hashes = vec![0; count * HASH_BYTES];
-    file_io::read(file, &mut hashes, length)?;
+    file.read_exact_at(&mut hashes, length)?;
     Ok(Some(hashes))
 }
 
@@ -277,7 +275,7 @@ impl Writer {
     /// Appends a chunk of [`CHUNK_BYTES`]; only the last may be shorter.
     pub(crate) fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
         debug_assert!(self.length.is_multiple_of(CHUNK_BYTES as u64), "only the last chunk may be short");
-        self.health.note(file_io::write(&self.file, chunk, self.length))?;
+        self.health.note(self.file.write_all_at(chunk, self.length))?;
         self.length += chunk.len() as u64;
         self.hashes.extend_from_slice(blake3::hash(chunk).as_bytes());
         Ok(())
@@ -292,7 +290,7 @@ impl Writer {
     /// name durable.
     pub(super) fn finish(&mut self, trailer: &Trailer) -> io::Result<()> {
         let tail = [&self.hashes[..], &trailer.encode()].concat();
-        let written = file_io::write(&self.file, &tail, self.length).and_then(|()| self.file.sync_data());
+        let written = self.file.write_all_at(&tail, self.length).and_then(|()| self.file.sync_data());
         self.health.note(written)?;
         let path = self.folder.join(name_of(trailer.record.file.number));
         self.health.note(fs::rename(&self.path, &path))?;
@@ -315,7 +313,7 @@ impl Writer {
     pub(crate) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= self.length);
         end.ok_or(io::ErrorKind::UnexpectedEof)?;
-        file_io::read(&self.file, buffer, offset)
+        self.file.read_exact_at(buffer, offset)
     }
 }
 
@@ -348,7 +346,7 @@ impl BlobFile {
         let start = number * CHUNK_BYTES as u64;
         let length = (self.length - start).min(CHUNK_BYTES as u64);
         let mut bytes = vec![0; usize::try_from(length).expect("a chunk at most")];
-        match file_io::read(&self.file, &mut bytes, start) {
+        match self.file.read_exact_at(&mut bytes, start) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             read => read?,
         }

@@ -22,7 +22,6 @@ use super::{
     Damage, Disk, Epochs,
     blob_locks::BlobLocks,
     damage::{DamageKind, Damages},
-    file_io,
     files::{FileKey, Folder},
     health::WriteHealth,
     load::{INDEX_FILES, Index, LAYOUT, load},
@@ -377,10 +376,8 @@ pub fn check(path: &Path, fix_too: bool) -> Result<CheckReport, OpenError> {
 /// Creates a folder, and makes its name durable.
 fn make_folder(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty())
-        && let Some(parent) = file_io::open_folder(parent)?
-    {
-        parent.sync_all()?;
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        File::open(parent)?.sync_all()?;
     }
     Ok(())
 }
