@@ -132,7 +132,6 @@ pub(crate) struct SpeedSample {
 
 /// The experience with one node. Counts are as of `at_ms`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct NodeExperience {
     /// When this was last changed, in milliseconds since the Unix epoch.
     pub(crate) at_ms: u64,
@@ -154,7 +153,7 @@ pub(crate) struct NodeExperience {
 }
 
 /// The table.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Reputation {
     nodes: BTreeMap<NodeId, NodeExperience>,
     /// Expiry of each tag of a session, node and link, in milliseconds since the Unix epoch.
@@ -166,6 +165,13 @@ pub(crate) struct Reputation {
 /// The rest of a count after some time.
 fn decayed(count: f64, passed_ms: u64, half_life_ms: u64) -> f64 {
     count * (-(passed_ms as f64) / half_life_ms as f64).exp2()
+}
+
+/// Leaves at most this many entries of a map.
+fn bound<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, most: usize) {
+    if let Some(first_over) = map.keys().nth(most).cloned() {
+        drop(map.split_off(&first_over));
+    }
 }
 
 /// A mean over `count` values, with one more; the count is bounded, so that new values always matter.
@@ -363,6 +369,16 @@ impl Reputation {
         let order = |entry: &NodeExperience| (entry.lied_until_ms > now_ms, entry.at_ms);
         let least = self.nodes.iter().min_by_key(|(_, entry)| order(entry)).map(|(node, _)| *node);
         least.and_then(|node| self.nodes.remove(&node));
+    }
+
+    /// Makes a table from a disk harmless, and keeps its bounds.
+    fn tame(&mut self, now_ms: u64) {
+        self.nodes.values_mut().for_each(|entry| entry.tame(now_ms));
+        let latest_ms = now_ms.saturating_add(WARM_MS);
+        self.warm.values_mut().for_each(|until_ms| *until_ms = latest_ms.min(*until_ms));
+        bound(&mut self.nodes, MAX_NODES);
+        bound(&mut self.warm, MAX_WARM);
+        bound(&mut self.models, MAX_MODEL_NAMES);
     }
 
     /// Merges another process's table of the same home: of a node, the later entry and the longer avoidance.

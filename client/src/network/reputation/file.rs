@@ -1,8 +1,7 @@
-//! The file of a client's reputation table: one sealed JSON object, replaced whole. It is a convenience: an
-//! unreadable file is quarantined with a warning, and the client starts over.
+//! The file of a client's reputation table, sealed and replaced whole. It is a convenience: a file that is unreadable, or
+//! of another version, is quarantined with a warning, and the client starts over.
 
 use std::{
-    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -11,26 +10,16 @@ use baton_keys::{
     files::{FileSecret, replace_private},
     secret::random_bytes,
 };
-use baton_proto::ids::{ModelId, NodeId};
-use serde::{Deserialize, Serialize};
+use baton_proto::codec;
 
-use super::{MAX_MODEL_NAMES, MAX_NODES, MAX_WARM, NodeExperience, Reputation, WARM_MS};
+use super::Reputation;
 
 /// Name of the file in the home folder.
 pub(crate) const FILE: &str = "reputation";
 /// Purpose of the file's seal.
-const PURPOSE: &[u8] = b"baton client reputation 1";
+const PURPOSE: &[u8] = b"baton client reputation 2";
 /// Largest file to read: several times a full table.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
-
-/// The file's form. Later fields are missing in old files and unknown to old programs; both still read it.
-#[derive(Serialize, Deserialize, Default)]
-#[serde(default)]
-struct StoredReputation {
-    nodes: BTreeMap<String, NodeExperience>,
-    warm: BTreeMap<String, u64>,
-    models: BTreeMap<String, String>,
-}
 
 /// Path and secret of the table's file.
 #[derive(Clone)]
@@ -66,24 +55,10 @@ impl ReputationFile {
     /// # Errors
     /// The file system's; the old file then stays.
     pub(crate) fn write(&self, table: &Reputation, now_ms: u64) -> io::Result<()> {
-        let hex = |bytes: &[u8]| hex::encode(bytes);
-        let written = StoredReputation {
-            nodes: table
-                .nodes
-                .iter()
-                .filter(|(_, entry)| entry.tells(now_ms))
-                .map(|(node, entry)| (node.to_string(), entry.clone()))
-                .collect(),
-            warm: table
-                .warm
-                .iter()
-                .filter(|(_, until_ms)| **until_ms > now_ms)
-                .map(|(tag, until_ms)| (hex(tag), *until_ms))
-                .collect(),
-            models: table.models.iter().map(|(model, name)| (model.to_string(), name.clone())).collect(),
-        };
-        let text = serde_json::to_vec(&written).map_err(io::Error::other)?;
-        replace_private(&self.path, &self.secret.seal(PURPOSE, &text))
+        let mut kept = table.clone();
+        kept.nodes.retain(|_, entry| entry.tells(now_ms));
+        kept.warm.retain(|_, until_ms| *until_ms > now_ms);
+        replace_private(&self.path, &self.secret.seal(PURPOSE, &codec::encode(&kept)))
     }
 
     fn read(&self, now_ms: u64) -> io::Result<Option<Reputation>> {
@@ -98,8 +73,9 @@ impl ReputationFile {
         let sealed = fs::read(&self.path)?;
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "it does not open");
         let text = self.secret.open(PURPOSE, &sealed).map_err(|_| damaged())?;
-        let written: StoredReputation = serde_json::from_slice(&text).map_err(io::Error::other)?;
-        Ok(Some(parse(written, now_ms)))
+        let mut table: Reputation = codec::decode(&text, text.len()).map_err(|_| damaged())?;
+        table.tame(now_ms);
+        Ok(Some(table))
     }
 
     /// Quarantines an unreadable file. A file that this user may not read stays.
@@ -114,24 +90,5 @@ impl ReputationFile {
             ),
             Err(moved) => tracing::warn!(%error, %moved, "what was known of nodes cannot be read"),
         }
-    }
-}
-
-/// The well-formed entries, within the table's bounds.
-fn parse(written: StoredReputation, now_ms: u64) -> Reputation {
-    let node = |(id, mut entry): (String, NodeExperience)| {
-        entry.tame(now_ms);
-        Some((NodeId::parse_hex(&id).ok()?, entry))
-    };
-    let warm = |(tag, until_ms): (String, u64)| {
-        let mut bytes = [0; 32];
-        hex::decode_to_slice(tag, &mut bytes).ok()?;
-        Some((bytes, until_ms.min(now_ms.saturating_add(WARM_MS))))
-    };
-    let model = |(id, name): (String, String)| Some((ModelId::parse_hex(&id).ok()?, name));
-    Reputation {
-        nodes: written.nodes.into_iter().filter_map(node).take(MAX_NODES).collect(),
-        warm: written.warm.into_iter().filter_map(warm).take(MAX_WARM).collect(),
-        models: written.models.into_iter().filter_map(model).take(MAX_MODEL_NAMES).collect(),
     }
 }
