@@ -13,7 +13,7 @@ use wiremock::{MockServer, ResponseTemplate, http::Method};
 use crate::common::closed_port;
 use crate::http_common::{
     BLOB, answering, answering_status, builder, count, created, created_answer, cutting, deciding, id,
-    policy, silent, walrus_error, with_blob,
+    policy, raw_server, silent, walrus_error, with_blob,
 };
 
 /// Far beyond every time here, even on a loaded machine.
@@ -164,7 +164,8 @@ async fn publishers_that_are_busy_are_asked_again_and_those_that_refuse_are_not(
 
 /// Publishers whose answer leaves unknown whether the blob is stored.
 async fn doubtful() -> Vec<(String, Option<MockServer>)> {
-    let mut all = vec![(cutting().await, None), (silent().await, None)];
+    let dropping = raw_server(|stream| async move { drop(stream) }).await;
+    let mut all = vec![(cutting().await, None), (silent().await, None), (dropping, None)];
     let mut answers: Vec<ResponseTemplate> =
         [408, 500, 502, 503, 504].map(ResponseTemplate::new).into_iter().collect();
     for body in ["", "garbage", r#"{"error":{"failurePhase":"certify","errorMsg":"x"}}"#] {
@@ -260,8 +261,9 @@ async fn a_blob_of_another_length_is_not_the_one_that_is_looked_for() {
 #[tokio::test]
 async fn a_wrong_id_is_marked_and_never_paid_for_again() {
     let other = blob_id(b"other", ShardCount::TESTBED).unwrap().to_string();
-    for permanent in [false, true] {
-        let liar = answering(ResponseTemplate::new(200).set_body_string(created(&other))).await;
+    let certified = format!(r#"{{"alreadyCertified":{{"blobId":"{other}","object":"0x1","endEpoch":3}}}}"#);
+    for (permanent, body) in [(false, created(&other)), (true, certified), (true, created("not an id"))] {
+        let liar = answering(ResponseTemplate::new(200).set_body_string(body)).await;
         let (second, none) = (storing().await, answering_status(404).await);
         let store = builder(&[&liar, &second], &[&none]).build().unwrap();
         let options = PutOptions { permanent, ..PutOptions::default() };

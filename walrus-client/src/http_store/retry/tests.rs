@@ -148,51 +148,12 @@ fn course(repeatable: bool) -> PutCourse {
 }
 
 #[test]
-fn what_was_certainly_not_stored_goes_to_the_next_publisher() {
-    for fault in [put_busy("B"), PutFault::Refused { reason: "R".to_owned() }, PutFault::TooLarge] {
-        assert_eq!(course(false).after_fault(fault, 1, LEFT, 0.0), PutStep::Next);
-    }
-    let mut course = course(false);
-    course.after_fault(PutFault::Refused { reason: "R".to_owned() }, 1, LEFT, 0.0);
-    assert_eq!(course.after_fault(put_busy("B"), 0, LEFT, 0.0), PutStep::Round(pause(0, 0.0)));
-    course.after_fault(PutFault::TooLarge, 1, LEFT, 0.0);
-    assert_eq!(
-        course.after_fault(put_busy("B"), 0, LEFT, 0.0),
-        PutStep::Fail(unavailable("B")),
-        "the budget"
-    );
-}
-
-#[test]
 fn publishers_that_all_refuse_are_not_asked_again() {
     let refused = PutFault::Refused { reason: "R".to_owned() };
     let step = course(false).after_fault(refused, 0, LEFT, 0.0);
     assert_eq!(step, PutStep::Fail(StoreError::Refused { reason: "R".to_owned() }));
     let step = course(false).after_fault(PutFault::TooLarge, 0, LEFT, 0.0);
     assert_eq!(step, PutStep::Fail(StoreError::TooLarge { length: 9, limit: 8 }));
-}
-
-#[test]
-fn a_put_in_doubt_is_looked_for_and_never_sent_again_blindly() {
-    for repeatable in [false, true] {
-        assert_eq!(course(repeatable).after_fault(lost(), 3, LEFT, 0.0), PutStep::Probe);
-    }
-    let mut undecided = course(false);
-    undecided.after_fault(lost(), 0, LEFT, 0.0);
-    assert_eq!(undecided.after_probe(ProbeOutcome::Undecided, LEFT, 0.0), Some(PutStep::Fail(unknown())));
-    let mut found = course(false);
-    found.after_fault(lost(), 0, LEFT, 0.0);
-    assert_eq!(found.after_probe(ProbeOutcome::Found, LEFT, 0.0), None);
-}
-
-#[test]
-fn a_put_that_got_lost_is_sent_once_more() {
-    let mut course = course(false);
-    course.after_fault(lost(), 0, LEFT, 0.0);
-    assert_eq!(course.after_probe(ProbeOutcome::Absent, LEFT, 0.0), Some(PutStep::Round(pause(0, 0.0))));
-    assert!(!course.is_in_doubt(), "so any publisher may get it");
-    assert_eq!(course.after_fault(lost(), 0, LEFT, 0.0), PutStep::Probe);
-    assert_eq!(course.after_probe(ProbeOutcome::Absent, LEFT, 0.0), Some(PutStep::Fail(unknown())));
 }
 
 #[test]
@@ -211,16 +172,6 @@ fn a_permanent_put_may_be_repeated_but_its_doubt_stays() {
     assert!(course.is_in_doubt(), "so it goes to the same publisher");
     let refused = PutFault::Refused { reason: "R".to_owned() };
     assert_eq!(course.after_fault(refused, 0, LEFT, 0.0), PutStep::Fail(unknown()));
-}
-
-#[test]
-fn a_wrong_id_is_looked_into_and_never_paid_again() {
-    let mut course = course(true);
-    assert_eq!(course.after_fault(PutFault::WrongId, 3, LEFT, 0.0), PutStep::Probe);
-    for probed in [ProbeOutcome::Absent, ProbeOutcome::Undecided] {
-        assert_eq!(course.after_probe(probed, LEFT, 0.0), Some(PutStep::Fail(StoreError::WrongContent)));
-    }
-    assert_eq!(course.after_probe(ProbeOutcome::Found, LEFT, 0.0), None);
 }
 
 #[test]

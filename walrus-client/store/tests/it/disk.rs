@@ -18,33 +18,6 @@ async fn put(store: &EmbeddedStore, bytes: &[u8]) -> Result<BlobId, StoreError> 
     store.put(bytes.to_vec(), PutOptions::default()).await.map(|outcome| outcome.blob_id)
 }
 
-#[tokio::test]
-async fn blobs_and_heads_outlive_a_restart() {
-    let folder = TempDir::new().unwrap();
-    let running = Running::start(open(&folder)).await;
-    let client = running.client();
-    let id = client.put(b"durable".to_vec(), PutOptions::default()).await.unwrap().blob_id;
-    let record = head(1, 1, NOW_MS + 1, "");
-    client.publish(record.clone()).await.unwrap();
-    drop(running.stop().await);
-
-    let store = open(&folder);
-    assert_eq!(store.damages(), []);
-    assert_eq!(store.get(id, LIMIT).await.unwrap(), b"durable");
-    assert_eq!(store.resolve(HeadIndexKey([1; 32])).await.unwrap(), Some(record));
-}
-
-#[tokio::test]
-async fn an_acknowledged_put_is_on_disk_before_the_store_is_closed() {
-    let (folder, store) = opened();
-    let id = put(&store, b"acknowledged").await.unwrap();
-    // A copy of the present files is the state after a crash.
-    let copy = TempDir::new().unwrap();
-    copy_folder(&folder.path().join("store"), &copy.path().join("store"));
-    let survivor = open(&copy);
-    assert_eq!(survivor.get(id, LIMIT).await.unwrap(), b"acknowledged");
-}
-
 fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -449,21 +422,6 @@ async fn put_and_get_keep_their_limits() {
     }
     assert_eq!(put(&store, b"").await.unwrap(), id_of(b""));
     assert_eq!(store.get(id_of(b""), 0).await, Ok(vec![]));
-}
-
-#[tokio::test]
-async fn the_head_index_keeps_the_highest_sequence() {
-    let (_folder, store) = opened();
-    let later = NOW_MS + 1;
-    store.publish(head(1, 5, later, "a")).await.unwrap();
-    store.publish(head(1, 5, later, "a")).await.unwrap();
-    assert_eq!(store.publish(head(1, 4, later, "a")).await, Err(StoreError::HeadSuperseded));
-    assert_eq!(store.publish(head(1, 5, later, "b")).await, Err(StoreError::HeadSuperseded));
-    assert!(matches!(store.publish(b"short".to_vec()).await, Err(StoreError::Refused { .. })));
-    assert!(matches!(store.publish(head(2, 1, NOW_MS, "")).await, Err(StoreError::Refused { .. })));
-    assert!(matches!(store.publish(vec![0; 8193]).await, Err(StoreError::TooLarge { .. })));
-    assert_eq!(store.resolve(HeadIndexKey([1; 32])).await, Ok(Some(head(1, 5, later, "a"))));
-    assert_eq!(store.resolve(HeadIndexKey([2; 32])).await, Ok(None));
 }
 
 #[tokio::test]
