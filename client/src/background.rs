@@ -310,7 +310,7 @@ pub(crate) async fn try_store(
         return Ok(());
     }
     if !may_put {
-        return storage::check_shards(core, session);
+        return storage::check_shards(core, session).await;
     }
     let stored = storage::put(core, session, seq, id).await?;
     session.record(vec![Entry::OfTurn(seq, TurnChange::Stored(stored))]).await?;

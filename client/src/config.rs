@@ -41,11 +41,8 @@ pub struct ClientConfig {
     pub home: Option<PathBuf>,
     /// Passphrase of the device key; a new key is sealed under it.
     pub passphrase: Option<Zeroizing<String>>,
-    /// Shard count of new sessions' blob IDs: 1000 for Walrus itself.
+    /// Shard count of new sessions' blob IDs if the store announces none: 1000 for Walrus itself.
     pub shards: ShardCount,
-    /// The shard count that the store announced, if it did. The blobs of a session with another count are not put
-    /// there: the store would keep them under other IDs.
-    pub announced_shards: Option<ShardCount>,
     /// Addresses to listen on; none for a client that only dials.
     pub listen: Vec<Multiaddr>,
     /// Bootstrap nodes, best with a `/p2p/` suffix.
@@ -104,7 +101,6 @@ impl ClientConfig {
             home: home.map(Path::to_owned),
             passphrase: None,
             shards,
-            announced_shards: None,
             listen: Vec::new(),
             bootstrap: Vec::new(),
             discover: true,

@@ -5,7 +5,7 @@
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -47,6 +47,8 @@ pub(crate) struct Core {
     /// Tasks that no shutdown waits for before it cancels: the maintenance of the directory and the identities. They
     /// end with `cancel`.
     endless: Mutex<Vec<JoinHandle<()>>>,
+    /// The number of shards that the store announces, once it has answered.
+    pub(crate) announced_shards: OnceLock<Option<u16>>,
     /// The head indexes that all sessions share, as one.
     shared_heads: Arc<HeadIndexes>,
     /// The identities under which the client and its sessions connect.
@@ -87,6 +89,7 @@ impl Core {
             journal_ids: Mutex::default(),
             directory,
             endless: Mutex::default(),
+            announced_shards: OnceLock::new(),
             shared_heads,
             identities,
             tasks: TaskTracker::new(),

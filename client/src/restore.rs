@@ -217,7 +217,7 @@ async fn read_part(
 
 /// The store and the author of the last turn.
 fn store_alone(last: Option<(&SessionRoot, RecordIdentity)>) -> BlobSources<'_> {
-    BlobSources { session: None, own_first: false, last, from: 0 }
+    BlobSources { session: None, unavailable: None, own_first: false, last, from: 0 }
 }
 
 /// Position and link hash of the last turn in a blob, whose digest a signed head names.

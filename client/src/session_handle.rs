@@ -436,9 +436,9 @@ impl SessionHandle {
     /// process.
     ///
     /// # Errors
-    /// As opening the session.
+    /// [`ClientError::Store`] when the store does not answer within seconds, and as opening the session.
     pub async fn renew(&self, within: Option<Duration>) -> Result<RenewReport, ClientError> {
-        Ok(renewal::renew(&self.core, &self.open().await?, within).await)
+        renewal::renew(&self.core, &self.open().await?, within).await
     }
 
     /// Has a node check the last answer. It sees what the next turn's node would see, and adds no turn.

@@ -15,7 +15,7 @@ use crate::{
     error::{ClientError, log_failure},
     session::{
         open_session::Session,
-        state::{Entry, Purchase, State, StoredBlob, TurnChange},
+        state::{Entry, Purchase, SessionHeader, State, StoredBlob, TurnChange},
     },
 };
 
@@ -42,14 +42,46 @@ pub(crate) async fn ensure_head_id(session: &Arc<Session>) -> Result<(), ClientE
     }
 }
 
+/// The number of shards that the store announces, if it announces one. It is asked until it has answered once, and has
+/// the time of a first look.
+async fn announced_shards(core: &Core) -> Result<Option<u16>, StoreError> {
+    if let Some(known) = core.announced_shards.get() {
+        return Ok(*known);
+    }
+    let answer = core.config.store.announced_shards(core.config.timeouts.first_look).await?;
+    Ok(*core.announced_shards.get_or_init(|| answer))
+}
+
+/// Gives a session without a turn the number of shards of the store that answers now: only a turn binds it.
+pub(crate) async fn settle_shards(core: &Core, session: &Arc<Session>) -> Result<(), ClientError> {
+    if session.read(State::next_seq) > 0 {
+        return Ok(());
+    }
+    let Ok(announced) = announced_shards(core).await else { return Ok(()) };
+    let n_shards = announced.unwrap_or(core.config.shards.get());
+    let header = session.read(|state| state.header.clone());
+    if header.n_shards == n_shards {
+        return Ok(());
+    }
+    session.record(vec![Entry::Opened(SessionHeader { n_shards, ..header })]).await
+}
+
 /// Refuses a store with another number of shards than the session's blob IDs are for: it would sell storage under other
 /// IDs, where no reader looks.
-pub(crate) fn check_shards(core: &Core, session: &Session) -> Result<(), ClientError> {
+pub(crate) async fn check_shards(core: &Core, session: &Session) -> Result<(), ClientError> {
     let ours = session.read(|state| state.header.n_shards);
-    match core.config.announced_shards.map(ShardCount::get) {
-        Some(theirs) if theirs != ours => Err(ClientError::OtherShards { ours, theirs }),
+    match announced_shards(core).await {
+        Ok(Some(theirs)) if theirs != ours => Err(ClientError::OtherShards { ours, theirs }),
         _ => Ok(()),
     }
+}
+
+/// Fails within seconds if no server of the store answers, before work that asks the store again and again.
+///
+/// # Errors
+/// [`StoreError::Unavailable`], with the names of the servers.
+pub(crate) async fn check_answer(core: &Core) -> Result<(), StoreError> {
+    core.config.store.announced_shards(core.config.timeouts.heads).await.map(drop)
 }
 
 /// Puts a turn's blob, rebuilt from this client's own text.
@@ -89,7 +121,7 @@ async fn put_bytes(
     epochs: u32,
 ) -> Result<StoredBlob, ClientError> {
     session.check_writable()?;
-    check_shards(core, session)?;
+    check_shards(core, session).await?;
     let send_object_to = core.config.storage.send_object_to;
     let options = PutOptions { epochs, permanent: false, send_object_to };
     let stored_ms = core.now_ms();

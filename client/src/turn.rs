@@ -103,6 +103,7 @@ async fn answer(
     if session.read(replaces).is_some() {
         session.load_all().await?;
     }
+    storage::settle_shards(core, session).await?;
     reconcile::reconcile_before(core, session, route, events).await?;
     if !is_pending() {
         return Ok(None);
@@ -128,10 +129,11 @@ pub(crate) async fn finish_pending(
     events: &mut Events<'_>,
 ) -> Result<TurnOutcome, ClientError> {
     storage::ensure_head_id(session).await?;
-    // The author of a rejected attempt is not asked about it.
+    // The author of a rejected attempt is not asked about it, nor about a turn for another store's number of shards.
     let asked: Vec<_> = session.read(|state| {
         let attempts = state.pending.iter().flat_map(|pending| &pending.attempts);
         let asked = attempts.filter(|attempt| !attempt.refused && !attempt.rejected);
+        let asked = asked.filter(|attempt| attempt.auth.n_shards == state.header.n_shards);
         asked.map(|attempt| attempt.auth.clone()).rev().collect()
     });
     for auth in asked {

@@ -1,11 +1,9 @@
 //! The stores that a program's options name, as its client and its doctor read them.
 
-use std::{error::Error, path::PathBuf, time::Duration};
+use std::{error::Error, path::PathBuf};
 
-use baton_walrus_client::{HttpStore, ShardCount, TokenFile, http_store::RetryPolicy};
-
-/// Time for a store to announce its number of shards: three round trips to the other side of the world.
-pub const SHARDS_WAIT: Duration = Duration::from_millis(750);
+use baton_proto::store::BlobStore as _;
+use baton_walrus_client::{HttpStore, SHARDS_WAIT, ShardCount, TokenFile, http_store::RetryPolicy};
 
 /// The options.
 #[derive(Clone, Debug, Default)]
@@ -16,22 +14,23 @@ pub struct StoreOptions {
     pub aggregators: Vec<String>,
     /// Base URLs of head indexes; a client of the stores has the first.
     pub heads: Vec<String>,
-    /// Shards of the network.
-    pub shards: u16,
+    /// Shards of the network; none for the number that the stores announce, or else Walrus's.
+    pub shards: Option<u16>,
     /// The file of the publishers' token, or of the secret that makes them.
     pub token: Option<TokenFile>,
 }
 
 impl StoreOptions {
-    /// A client of the stores.
+    /// A client of the stores, which takes the number of shards that they announce.
     ///
     /// # Errors
     /// An option or a file cannot be used; the text names it.
     pub fn open(&self, policy: RetryPolicy) -> Result<HttpStore, Box<dyn Error + Send + Sync>> {
         let [publishers, aggregators] = [&self.publishers, &self.aggregators]
             .map(|urls| urls.iter().map(String::as_str).collect::<Vec<_>>());
-        let shards = ShardCount::new(self.shards)?;
-        let mut builder = HttpStore::endpoints(&publishers, &aggregators, shards).policy(policy);
+        let shards = self.shards.map_or(Ok(ShardCount::MAINNET), ShardCount::new)?;
+        let mut builder =
+            HttpStore::endpoints(&publishers, &aggregators, shards).policy(policy).adopt_shards();
         if let Some(heads) = self.heads.first() {
             builder = builder.heads(heads);
         }
@@ -41,22 +40,19 @@ impl StoreOptions {
         Ok(builder.build()?)
     }
 
-    /// A client of the stores, once they were asked for their number of shards. Stores that announce none, or do not
-    /// answer soon, delay nothing.
+    /// A client of the stores, once they were asked for their number of shards. Stores that do not answer soon delay
+    /// nothing; they are asked again before the first PUT.
     ///
     /// # Errors
-    /// As [`StoreOptions::open`], and for stores with another number of shards: they would keep nothing under its IDs.
+    /// As [`StoreOptions::open`], and for stores with another number of shards than the set one.
     pub async fn open_asking(&self, policy: RetryPolicy) -> Result<HttpStore, Box<dyn Error + Send + Sync>> {
-        let asking = self.open(RetryPolicy { base_timeout: SHARDS_WAIT, ..policy })?;
-        match asking.announced_shards().await.map(ShardCount::get) {
-            Some(theirs) if theirs != self.shards => {
-                let ours = self.shards;
-                Err(format!(
-                    "the store has {theirs} shards, and the settings have {ours}; set shards = {theirs}"
-                )
-                .into())
-            }
-            _ => self.open(policy),
+        let store = self.open(policy)?;
+        match (store.announced_shards(SHARDS_WAIT).await, self.shards) {
+            (Ok(Some(theirs)), Some(ours)) if theirs != ours => Err(format!(
+                "the store has {theirs} shards, and the settings have {ours}; set shards = {theirs}, or leave it out"
+            )
+            .into()),
+            _ => Ok(store),
         }
     }
 }

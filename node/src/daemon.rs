@@ -339,7 +339,7 @@ pub(crate) fn store_options(settings: &Settings) -> StoreOptions {
             HeadsSetting::Off => Vec::new(),
             HeadsSetting::At(url) => vec![url],
         },
-        shards: settings.shards(),
+        shards: settings.shards,
         token: token_file(settings.publisher_token_file.clone(), settings.publisher_secret_file.clone()),
     }
 }

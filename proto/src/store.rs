@@ -109,6 +109,15 @@ pub trait BlobStore: Send + Sync {
     }
     /// Whether the store has the blob.
     fn exists<'a>(&'a self, id: BlobId) -> StoreFuture<'a, bool>;
+    /// The number of shards that the store announces: its blob IDs depend on it. Asks now, and waits no longer than this;
+    /// none by default.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] with the names of the servers, when none answers in time.
+    fn announced_shards<'a>(&'a self, wait: Duration) -> StoreFuture<'a, Option<u16>> {
+        let _ = wait;
+        Box::pin(async { Ok(None) })
+    }
     /// Notes that another process stored the blob a moment ago. A store that lacks it may then be asked again
     /// for some seconds, as after the caller's own PUT. Does nothing by default.
     fn note_stored(&self, id: BlobId) {

@@ -57,7 +57,7 @@ pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyh
     let mut parts = Parts::new(vault.clone(), embedder.clone(), Arc::new(now_ms));
     parts.writer.clone_from(&writer);
     if let (Some(model), Some(mesh)) = (&settings.options.through_nodes, mesh) {
-        let shards = ShardCount::new(settings.options.shards())?;
+        let shards = settings.options.shards.map_or(Ok(ShardCount::MAINNET), ShardCount::new)?;
         let echo = settings.options.allow_echo();
         let nodes = NodeModel::open(mesh.clone(), shards, model.clone(), echo).await?;
         if writer.is_some() {
@@ -149,7 +149,7 @@ pub(crate) fn store_options(options: &Options) -> StoreOptions {
         publishers: options.publishers(),
         aggregators: options.aggregators(),
         heads: options.heads.iter().map(|url| url.trim_end_matches('/').to_owned()).collect(),
-        shards: options.shards(),
+        shards: options.shards,
         token: token_file(options.publisher_token_file.clone(), options.publisher_secret_file.clone()),
     }
 }

@@ -46,7 +46,10 @@ mod verify;
 mod write;
 mod writes;
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use baton_proto::{
     ids::{BlobDigest, BlobId},
@@ -62,7 +65,7 @@ pub use permission::PutPermission;
 pub use quilts::StoredQuilt;
 use reads::head_plan;
 use recent_blobs::RecentBlobs;
-pub use shards::{SHARDS_HEADER, differing_shards};
+pub use shards::{SHARDS_HEADER, SHARDS_WAIT, differing_shards};
 use sources::StoreSources;
 pub use times::http_date;
 use verify::ContentCheck;
@@ -81,6 +84,8 @@ struct HttpStoreInner {
     token: Option<PublisherToken>,
     heads: Option<Url>,
     shards: ShardCount,
+    /// The announced shard count, or none, once a server has answered, or if the given one counts in any case.
+    announced: OnceLock<Option<ShardCount>>,
     policy: RetryPolicy,
     recent: Mutex<RecentBlobs>,
 }
@@ -120,7 +125,7 @@ impl HttpStore {
     /// The shard count for blob IDs.
     #[must_use]
     pub fn shards(&self) -> ShardCount {
-        self.inner.shards
+        self.inner.shards()
     }
 }
 
@@ -153,6 +158,10 @@ impl BlobStore for HttpStore {
                 Err(error) => Err(error),
             }
         })
+    }
+
+    fn announced_shards<'a>(&'a self, wait: Duration) -> StoreFuture<'a, Option<u16>> {
+        Box::pin(async move { Ok(self.inner.ask_shards(wait).await?.map(ShardCount::get)) })
     }
 
     fn note_stored(&self, id: BlobId) {

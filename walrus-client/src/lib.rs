@@ -60,8 +60,8 @@ pub use blob_id::{
 };
 #[cfg(feature = "http")]
 pub use http_store::{
-    HttpStore, HttpStoreBuilder, HttpStoreConfigError, PutPermission, SHARDS_HEADER, differing_shards,
-    http_date,
+    HttpStore, HttpStoreBuilder, HttpStoreConfigError, PutPermission, SHARDS_HEADER, SHARDS_WAIT,
+    differing_shards, http_date,
 };
 #[cfg(feature = "http")]
 pub use jwt::{PublisherToken, TokenError};

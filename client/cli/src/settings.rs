@@ -189,19 +189,20 @@ impl Settings {
             publishers: self.options.publisher(),
             aggregators: self.options.aggregator(),
             heads: self.heads().to_vec(),
-            shards: self.shards().get(),
+            shards: self.options.shards,
             token: self.publisher_token.clone(),
         }
     }
 
     /// A client of the stores.
-    pub(crate) fn store(&self, policy: RetryPolicy) -> Result<HttpStore, Failure> {
-        self.store_options().open(policy).map_err(|error| Failure::wrong(error.to_string()))
+    fn store(&self) -> Result<HttpStore, Failure> {
+        self.store_options().open(RetryPolicy::default()).map_err(|error| Failure::wrong(error.to_string()))
     }
 
     /// The client's configuration; without the network it connects to no node.
     pub(crate) fn client(&self, network: bool) -> Result<ClientConfig, Failure> {
-        let mut config = ClientConfig::with_store(Some(&self.home), self.store(RetryPolicy::default())?);
+        let mut config = ClientConfig::with_store(Some(&self.home), self.store()?);
+        config.shards = self.shards();
         match self.heads().first() {
             Some(url) => config.heads_name.clone_from(url),
             None => NamedIndex { name: config.heads_name, index: config.heads } = self.default_index()?,
@@ -209,7 +210,6 @@ impl Settings {
         for url in self.heads().iter().skip(1) {
             config.more_heads.push(self.index_at(url)?);
         }
-        config.announced_shards = self.announced.get().copied();
         if self.silence.get().is_some() {
             config.timeouts.first_look = stores::LOOK_AFTER_SILENCE;
         }

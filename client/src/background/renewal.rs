@@ -42,7 +42,12 @@ pub struct RenewReport {
 }
 
 /// As [`SessionHandle::renew`](crate::SessionHandle::renew).
-pub(crate) async fn renew(core: &Arc<Core>, session: &Arc<Session>, within: Option<Duration>) -> RenewReport {
+pub(crate) async fn renew(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    within: Option<Duration>,
+) -> Result<RenewReport, ClientError> {
+    storage::check_answer(core).await?;
     let mut report = RenewReport::default();
     for (seq, wait) in background::unstored(core, session) {
         // One try for each: the user waits.
@@ -80,7 +85,7 @@ pub(crate) async fn renew(core: &Arc<Core>, session: &Arc<Session>, within: Opti
     report.waiting = background::unstored(core, session);
     report.waiting.retain(|(_, wait)| !wait.is_zero());
     report.blobs = core.lifetimes_of(session);
-    report
+    Ok(report)
 }
 
 /// Renews due blobs in the background, if configured; an hour after a failure at the earliest.
@@ -91,9 +96,11 @@ pub(crate) fn spawn_renewal(core: &Arc<Core>, session: &Arc<Session>) {
     let (shared, session) = (core.clone(), session.clone());
     core.spawn(async move {
         log_failure(session.load_all().await, "the early turns of a session were not read");
-        for (seq, error) in renew(&shared, &session, None).await.failed {
+        let renewed = renew(&shared, &session, None).await;
+        for (seq, error) in renewed.iter().flat_map(|report| &report.failed) {
             tracing::warn!(seq, %error, "a blob was not renewed");
         }
+        log_failure(renewed, "the blobs of a session were not renewed");
     });
 }
 

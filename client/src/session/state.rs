@@ -223,7 +223,12 @@ impl State {
     /// Applies one entry, whose signatures were verified before it was sealed ([`Entry::verify_signatures`]).
     pub(crate) fn apply(&mut self, entry: Entry) -> Result<(), ErrorCode> {
         match entry {
-            Entry::Opened(_) => return Err(ErrorCode::BadSequence),
+            Entry::Opened(header) => {
+                if self.next_seq() != 0 {
+                    return Err(ErrorCode::BadSequence);
+                }
+                self.header.n_shards = header.n_shards;
+            }
             Entry::Before(before) => {
                 if self.next_seq() != 0 {
                     return Err(ErrorCode::BadSequence);

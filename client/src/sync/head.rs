@@ -466,7 +466,7 @@ fn compare(state: &State, snapshot: &HeadSnapshot) -> Result<HeadStatus, ClientE
         return match state.head {
             // A published head does not expire within a year.
             Some(_) => shows_less(state, &snapshot.look),
-            None => Ok(HeadStatus::None),
+            None => no_record(&snapshot.look, HeadStatus::None),
         };
     };
     // No device writes on after a deletion that it sees, so one tombstone is enough.
@@ -493,9 +493,14 @@ fn shows_less(state: &State, look: &HeadLookup) -> Result<HeadStatus, ClientErro
         return Err(look.no_answer().into());
     }
     if answers.all(|one| never_took(&one.name)) {
-        return Ok(HeadStatus::Unpublished);
+        return no_record(look, HeadStatus::Unpublished);
     }
     Err(ErrorCode::RollbackDetected.into())
+}
+
+/// The result without a record to compare with: an index that did not answer may have one.
+fn no_record(look: &HeadLookup, status: HeadStatus) -> Result<HeadStatus, ClientError> {
+    if look.best.is_none() && look.is_partial() { Err(look.no_answer().into()) } else { Ok(status) }
 }
 
 /// Whether the indexes lost this device's head, or have a shorter head above it: only a new record repairs

@@ -49,6 +49,9 @@ pub struct VerifyReport {
     /// Last turns of the segments that the store lacks or has wrong, oldest first; the input of
     /// [`SessionHandle::put_back_blobs`](crate::SessionHandle::put_back_blobs).
     pub not_stored: Vec<u64>,
+    /// Why the store was not asked for its copies: it does not answer.
+    #[serde(skip)]
+    pub unavailable: Option<StoreError>,
 }
 
 impl VerifyReport {
@@ -75,6 +78,8 @@ pub struct Problem {
 /// Sources of a session's bytes besides the store.
 pub(crate) struct BlobSources<'a> {
     pub(crate) session: Option<&'a Arc<Session>>,
+    /// Why the store is not asked, if it does not answer.
+    pub(crate) unavailable: Option<StoreError>,
     /// Whether this client's own copy is as good as the store's: not if the store is being checked.
     pub(crate) own_first: bool,
     /// The last turn, whose author may have it.
@@ -103,7 +108,9 @@ pub(crate) async fn verify(
         Ok::<_, ClientError>((state.root.clone(), state.head_outer(), shards(state)?, state.first_seq()))
     })?;
     let Some(outer) = outer else { return Ok(report) };
-    let sources = BlobSources { session: Some(session), own_first: false, last: None, from };
+    report.unavailable = storage::check_answer(core).await.err();
+    let unavailable = report.unavailable.clone();
+    let sources = BlobSources { session: Some(session), unavailable, own_first: false, last: None, from };
     let segments = fetch_verified(core, &root, &outer, &sources, &mut report).await?;
     for segment in &segments {
         let Some(seq) = segment.turns.last().map(|turn| turn.link.seq) else { continue };
@@ -140,7 +147,8 @@ pub(crate) async fn fetch_chain(
 ) -> Result<Vec<VerifiedSegment>, ClientError> {
     let last = found.last_identity(root).map(|identity| (root, identity));
     let from = session.map_or(0, |session| session.read(State::first_seq));
-    let sources = BlobSources { session, own_first: true, last, from };
+    let unavailable = storage::check_answer(core).await.err();
+    let sources = BlobSources { session, unavailable, own_first: true, last, from };
     fetch_verified(core, root, &found.outer, &sources, &mut VerifyReport::default()).await
 }
 
@@ -255,7 +263,10 @@ pub(crate) async fn fetch_segment(
     {
         return Ok(FetchedSegment { bytes, own: true, wrong_in_store: false });
     }
-    let stored = core.config.store.get_checked(need.blob_id, MAX_BLOB_BYTES, need.digest).await;
+    let stored = match &sources.unavailable {
+        Some(error) => Err(error.clone()),
+        None => core.config.store.get_checked(need.blob_id, MAX_BLOB_BYTES, need.digest).await,
+    };
     let mut wrong_in_store = false;
     let failure = match stored {
         Ok(bytes) if need.check(&bytes).is_ok() => {

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use baton_proto::{
@@ -24,6 +25,8 @@ struct StoreContents {
     puts: usize,
     down: bool,
     silent_about_epochs: bool,
+    /// The number of shards that it announces.
+    shards: Option<ShardCount>,
     /// Its clock, if it reports the time.
     clock: Option<Clock>,
     /// Errors for the next reads.
@@ -49,6 +52,11 @@ impl MemoryStore {
     /// Sets the clock that it reports.
     pub fn set_clock(&self, clock: Clock) {
         self.0.lock().clock = Some(clock);
+    }
+
+    /// From now on computes blob IDs for this number of shards, and announces it.
+    pub fn set_shards(&self, shards: ShardCount) {
+        self.0.lock().shards = Some(shards);
     }
 
     pub fn set_down(&self, down: bool) {
@@ -112,7 +120,7 @@ impl BlobStore for MemoryStore {
     fn put<'a>(&'a self, bytes: Vec<u8>, _: PutOptions) -> StoreFuture<'a, PutOutcome> {
         Box::pin(async move {
             let mut inner = self.up()?;
-            let id = blob_id(&bytes, ShardCount::TESTBED).unwrap();
+            let id = blob_id(&bytes, inner.shards.unwrap_or(ShardCount::TESTBED)).unwrap();
             inner.puts += 1;
             self.1.send_replace(inner.puts);
             let newly_created = inner.blobs.insert(id, bytes).is_none();
@@ -137,6 +145,10 @@ impl BlobStore for MemoryStore {
             inner.exists.pop_front().map_or(Ok(()), Err)?;
             Ok(inner.blobs.contains_key(&id))
         })
+    }
+
+    fn announced_shards<'a>(&'a self, _: Duration) -> StoreFuture<'a, Option<u16>> {
+        Box::pin(async move { Ok(self.up()?.shards.map(ShardCount::get)) })
     }
 
     fn times<'a>(&'a self) -> StoreFuture<'a, Vec<StoreTime>> {

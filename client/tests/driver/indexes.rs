@@ -191,6 +191,11 @@ async fn recovery_works_with_one_dead_index_and_unavailable_is_not_reported_as_n
 
     all.gates[0].away();
     all.gates[1].away();
+    all.gates[2].read_only();
+    let first = all.client(&home).await;
+    let synced = first.session(id).reconcile(|_| {}).await;
+    assert!(matches!(synced, Err(ClientError::Store(StoreError::Unavailable { .. }))), "{synced:?}");
+    first.shutdown(GRACE).await;
     all.gates[2].open();
     let home = tempfile::tempdir().unwrap();
     let second = all.client(&home).await;

@@ -2,13 +2,15 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
 
-use baton_client::{Client, ClientError, InlinePolicy, NewSession, TurnInput};
+use baton_client::{Client, ClientError, InlinePolicy, NewSession, TurnEvent, TurnInput};
 use baton_keys::files::KeyFileError;
-use baton_proto::ErrorCode;
+use baton_proto::{ErrorCode, store::StoreError};
 use baton_walrus_client::ShardCount;
 use zeroize::Zeroizing;
 
-use baton_client::testkit::{GRACE, World, fake::Act, say, session, store::MemoryStore};
+use baton_client::testkit::{
+    GRACE, World, close, fake::Act, resume, say, session, store::MemoryStore,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_client_stores_what_its_author_does_not() {
@@ -53,25 +55,19 @@ async fn an_unstored_blob_travels_with_the_next_turn_and_is_stored_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blob_that_the_store_lost_or_changed_is_put_back() {
-    for corrupt in [false, true] {
-        let (world, client, session) = World::with_session(1).await;
-        say(&client, session, "one").await;
-        client.shutdown(GRACE).await;
-        let before = world.store.blobs();
-        if corrupt {
-            world.store.corrupt_blobs()
-        } else {
-            world.store.forget_blobs()
-        }
-        let client = world.client().await;
-        let mut input = TurnInput::user("two");
-        input.route.inline = InlinePolicy::Never;
-        let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
-        assert_eq!((outcome.attempt, outcome.text.as_str()), (1, "two (1)"));
-        client.shutdown(GRACE).await;
-        assert!(world.store.blobs().contains(&before[0]), "content-derived, so the same bytes again");
-    }
+async fn a_blob_that_the_store_changed_is_put_back() {
+    let (world, client, session) = World::with_session(1).await;
+    say(&client, session, "one").await;
+    client.shutdown(GRACE).await;
+    let before = world.store.blobs();
+    world.store.corrupt_blobs();
+    let client = world.client().await;
+    let mut input = TurnInput::user("two");
+    input.route.inline = InlinePolicy::Never;
+    let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
+    assert_eq!((outcome.attempt, outcome.text.as_str()), (1, "two (1)"));
+    client.shutdown(GRACE).await;
+    assert!(world.store.blobs().contains(&before[0]), "content-derived, so the same bytes again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -270,11 +266,21 @@ async fn a_client_without_a_home_keeps_nothing_but_can_go_on_from_the_store() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_with_other_shards_is_paid_for_nothing_and_the_session_says_why() {
-    let world = World::new(1).await;
-    let client = world.client_with(|config| config.announced_shards = Some(ShardCount::MAINNET)).await;
-    let session = session(&client).await;
+    let (world, client, session) = World::with_session(1).await;
     world.nodes[0].script([Act::NeverStore]);
+    world.store.set_down(true);
     say(&client, session, "one").await;
+    client.shutdown(Duration::ZERO).await;
+    let client = world.client().await;
+    let handle = client.session(session);
+    let away = handle.renew(None).await;
+    assert!(matches!(away, Err(ClientError::Store(StoreError::Unavailable { .. }))), "{away:?}");
+    let own = handle.verify(true).await.unwrap();
+    assert!(own.is_good() && own.unavailable.is_some() && own.not_stored == [0], "{own:?}");
+    client.shutdown(Duration::ZERO).await;
+    world.store.set_down(false);
+    world.store.set_shards(ShardCount::MAINNET);
+    let client = world.client().await;
     let report = client.session(session).renew(None).await.unwrap();
     let (ours, theirs) = (ShardCount::TESTBED.get(), ShardCount::MAINNET.get());
     let [(0, error @ ClientError::OtherShards { ours: named, theirs: other })] = &report.failed[..] else {
@@ -284,4 +290,36 @@ async fn a_store_with_other_shards_is_paid_for_nothing_and_the_session_says_why(
     assert!(error.hint().unwrap().contains("baton chat -s SESSION --branch"));
     client.shutdown(Duration::ZERO).await;
     assert_eq!(world.store.puts(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_without_a_turn_takes_the_shards_of_the_store_that_answers_later() {
+    let (world, client, session) = World::with_session(1).await;
+    world.store.set_down(true);
+    // The node seals the turn, and the client ends before it has the answer.
+    world.nodes[0].script([Act::SealAndVanish]);
+    let (handle, text) = (client.session(session), tokio::sync::Notify::new());
+    let turn = handle.turn(TurnInput::user("one"), |event| {
+        if matches!(event, TurnEvent::Text(_)) {
+            text.notify_one();
+        }
+    });
+    tokio::select! {
+        biased;
+        () = text.notified() => {}
+        ended = turn => panic!("{ended:?}"),
+    }
+    client.shutdown(GRACE).await;
+    world.store.set_down(false);
+    world.store.set_shards(ShardCount::MAINNET);
+    let client = world.client().await;
+    resume(&client, session).await;
+    close(&client, session).await;
+    let ordered: Vec<u16> = world.nodes[0].seen(|seen| seen.turns.iter().map(|auth| auth.n_shards).collect());
+    assert_eq!(ordered, [ShardCount::TESTBED.get(), ShardCount::MAINNET.get()]);
+    let client = world.client().await;
+    let info = client.session(session).info().await.unwrap();
+    assert_eq!((info.turns, info.unstored, info.shards), (1, 0, ShardCount::MAINNET.get()));
+    assert!(client.session(session).verify(true).await.unwrap().not_stored.is_empty());
+    assert_eq!(say(&client, session, "two").await.text, "two (1)");
 }

@@ -72,7 +72,8 @@ enum ServerAnswer {
     Ready {
         took: Duration,
         clock: Option<ClockReading>,
-        other_shards: Option<u16>,
+        /// Another number of shards than the set one, and that one.
+        other_shards: Option<(u16, u16)>,
     },
 }
 
@@ -95,7 +96,7 @@ pub async fn check_stores(
     let all = all.into_iter().flat_map(|(role, urls)| urls.iter().map(move |url| (role, url.as_str())));
     let asked = all.map(async |(role, url)| {
         let answer = match role {
-            ServerRole::HeadIndex => ask_index(url, options.shards).await,
+            ServerRole::HeadIndex => ask_index(url).await,
             ServerRole::Publisher => ask(Method::GET, url, "v1/api", options.shards).await,
             // Any answer shows that the server is up; no store has this blob.
             ServerRole::Aggregator => {
@@ -105,7 +106,7 @@ pub async fn check_stores(
         (role, shown(url), answer)
     });
     let answers = join_all(asked).await;
-    judge(check, codes, (one_index, options.shards), &answers);
+    judge(check, codes, one_index, &answers);
     match options.open(RetryPolicy { base_timeout: TIMEOUT, ..RetryPolicy::default() }) {
         Ok(store) => check_permission(check, codes.refused, &store).await,
         Err(error) => check.found(codes.unusable, error.to_string()),
@@ -144,7 +145,7 @@ fn failure_of(role: &str, url: &str, reason: &str) -> String {
     if named { format!("{role}: {reason}") } else { format!("{role} {url}: {reason}") }
 }
 
-async fn ask(method: Method, url: &str, path: &str, shards: u16) -> ServerAnswer {
+async fn ask(method: Method, url: &str, path: &str, ours: Option<u16>) -> ServerAnswer {
     let mut full = format!("{}/{path}", shown(url).trim_end_matches('/'));
     if let Some((_, query)) = url.split_once('?') {
         full = format!("{full}?{query}");
@@ -167,13 +168,13 @@ async fn ask(method: Method, url: &str, path: &str, shards: u16) -> ServerAnswer
     ServerAnswer::Ready {
         took,
         clock: date.map(|seconds| ClockReading::new(shown(url), seconds, asked_ms, took)),
-        other_shards: differing_shards(answer.headers(), shards),
+        other_shards: ours
+            .and_then(|ours| differing_shards(answer.headers(), ours).map(|theirs| (theirs, ours))),
     }
 }
 
-async fn ask_index(url: &str, shards: u16) -> ServerAnswer {
-    let shards = ShardCount::new(shards).unwrap_or(ShardCount::MAINNET);
-    let store = match HttpStore::builder(url, url, shards).heads(url).build() {
+async fn ask_index(url: &str) -> ServerAnswer {
+    let store = match HttpStore::builder(url, url, ShardCount::MAINNET).heads(url).build() {
         Ok(store) => store,
         Err(error) => return ServerAnswer::Missing(error.to_string()),
     };
@@ -186,7 +187,7 @@ async fn ask_index(url: &str, shards: u16) -> ServerAnswer {
     }
 }
 
-fn judge(check: &mut Check, codes: &StoreCodes, (one_index, ours): (bool, u16), answers: &[AskedServer<'_>]) {
+fn judge(check: &mut Check, codes: &StoreCodes, one_index: bool, answers: &[AskedServer<'_>]) {
     let is_ready = |answer: &ServerAnswer| matches!(answer, ServerAnswer::Ready { .. });
     let is_index = |role: &ServerRole| *role == ServerRole::HeadIndex;
     let has_index = answers.iter().any(|(role, _, answer)| is_index(role) && is_ready(answer));
@@ -222,7 +223,7 @@ fn judge(check: &mut Check, codes: &StoreCodes, (one_index, ours): (bool, u16), 
                 if *took > SLOW {
                     check.found(codes.slow, format!("{server} took {took_ms} ms"));
                 }
-                if let Some(theirs) = other_shards {
+                if let Some((theirs, ours)) = other_shards {
                     check.found(codes.shards_differ, format!("{server} has {theirs}, these settings {ours}"));
                 }
             }
@@ -248,7 +249,7 @@ mod tests {
 
     fn judged(one_index: bool, answers: &[AskedServer<'_>]) -> Check {
         let mut check = Check::new("store");
-        judge(&mut check, &CODES, (one_index, 1000), answers);
+        judge(&mut check, &CODES, one_index, answers);
         check
     }
 
@@ -259,7 +260,7 @@ mod tests {
         let missing = || ServerAnswer::Missing("not found".to_owned());
         let ready = |took| ServerAnswer::Ready { took, clock: None, other_shards: None };
         let fast = || ready(Duration::ZERO);
-        let other = ServerAnswer::Ready { took: Duration::ZERO, clock: None, other_shards: Some(10) };
+        let other = ServerAnswer::Ready { took: Duration::ZERO, clock: None, other_shards: Some((10, 1000)) };
         let all = [Publisher, Aggregator, HeadIndex].map(|role| (role, "http://a", silent()));
         let check = judged(false, &all);
         assert_eq!(check.codes(), ["S1"]);

@@ -24,7 +24,7 @@ pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
     };
     let (publishers, aggregators) = (status.store.publishers, status.store.aggregators);
     // The options of the running node count, as in the other fields.
-    let shards = parse_running(&running).shards.unwrap_or(settings.shards());
+    let shards = parse_running(&running).shards.or(settings.shards);
     if json {
         say(serde_json::json!({
             "node": [address], "publisher": publishers, "aggregator": aggregators, "shards": shards,
@@ -47,7 +47,10 @@ pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
     for (key, list) in [("node", &[address][..]), ("publisher", &publishers), ("aggregator", &aggregators)] {
         say(format!("{key} = {}", serde_json::json!(list)));
     }
-    say(format!("shards = {shards}"));
+    // Without a line, a client takes the number that the store announces, as the node does.
+    if let Some(shards) = shards {
+        say(format!("shards = {shards}"));
+    }
     Ok(())
 }
 

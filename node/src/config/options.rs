@@ -106,7 +106,8 @@ options! {
             heads: Option<HeadsSetting> =
                 HEADS, text("a URL as for publisher, or \"none\"").in_words("the first publisher's URL");
             /// Shards of the Walrus network, which determine blob IDs (1000 on mainnet and testnet)
-            shards: Option<u16> = number(), range(4, 2048).default("1000");
+            shards: Option<u16> =
+                number(), range(4, 2048).in_words("the store's number; 1000 if it announces none");
         }
         "Model" {
             /// Model to serve; fetched at the first start if missing

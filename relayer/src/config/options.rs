@@ -129,7 +129,8 @@ options! {
             /// File (mode 600) with the secret to make a token for each PUT
             publisher_secret_file: Option<PathBuf> = path("FILE"), text(ANY_FILE).in_words("none");
             /// Number of shards of the storage network (1000 on Walrus's mainnet and testnet)
-            shards: Option<u16> = number(), range(4, 2048).default("1000");
+            shards: Option<u16> =
+                number(), range(4, 2048).in_words("the store's number; 1000 if it announces none");
             /// Storage duration of contents, in epochs
             epochs: Option<u32> = number(), range(1, 53).default("53");
             /// Base URL of the head index, for conversations over HTTP

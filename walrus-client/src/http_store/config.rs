@@ -1,6 +1,9 @@
 //! Settings of an [`HttpStore`], checked before the first request.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use reqwest::{ClientBuilder, Url, retry};
@@ -85,6 +88,7 @@ pub struct HttpStoreBuilder {
     token: Option<PublisherToken>,
     heads: Option<String>,
     shards: ShardCount,
+    announced: OnceLock<Option<ShardCount>>,
     policy: RetryPolicy,
 }
 
@@ -97,8 +101,17 @@ impl HttpStoreBuilder {
             token: None,
             heads: None,
             shards,
+            announced: OnceLock::from(None),
             policy: RetryPolicy::default(),
         }
+    }
+
+    /// Takes the shard count that a server announces, as soon as one does. The given one counts until then, and if none is
+    /// announced.
+    #[must_use]
+    pub fn adopt_shards(mut self) -> Self {
+        self.announced = OnceLock::new();
+        self
     }
 
     /// The token for the publishers.
@@ -160,6 +173,7 @@ impl HttpStoreBuilder {
                 token: self.token,
                 heads,
                 shards: self.shards,
+                announced: self.announced,
                 policy: self.policy,
                 recent: Mutex::new(RecentBlobs::new(self.policy.recently_stored_window)),
             }),

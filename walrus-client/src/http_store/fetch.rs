@@ -146,7 +146,7 @@ impl HttpStoreInner {
         let ContentCheck::BlobId(expected) = plan.check else { return Ok(bytes) };
         let bytes = Bytes::from(bytes);
         motion.verifying.store(true, Ordering::Relaxed);
-        let computed = compute_id(bytes.clone(), self.shards).await;
+        let computed = compute_id(bytes.clone(), self.shards()).await;
         motion.verifying.store(false, Ordering::Relaxed);
         // Content that is too large for any ID is wrong content.
         match computed {

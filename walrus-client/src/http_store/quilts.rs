@@ -90,6 +90,7 @@ impl HttpStore {
         let form = MultipartForm::new(patches.iter().cloned()).filter(|_| is_sendable).ok_or_else(|| {
             refused("an identifier cannot be sent over HTTP; choose another one".to_owned())
         })?;
+        self.inner.ask_shards_once().await;
         let shards = self.shards();
         let expected = off_reactor(move || ExpectedQuilt::of(&patches, shards)).await??;
         let ExpectedQuilt { quilt, length, patches } = expected;

@@ -161,7 +161,7 @@ impl HttpStoreInner {
     async fn own_id(&self, own: &OwnId) -> Result<BlobId, StoreError> {
         match own {
             OwnId::Known(id) => Ok(*id),
-            OwnId::Of(bytes) => compute_id(bytes.clone(), self.shards).await,
+            OwnId::Of(bytes) => compute_id(bytes.clone(), self.shards()).await,
         }
     }
 

@@ -35,6 +35,7 @@ impl HttpStore {
     ) -> Result<StoredBlob, StoreError> {
         let bytes = bytes.into();
         let length = bytes.len() as u64;
+        self.inner.ask_shards_once().await;
         self.check_put(length)?;
         let (payload, id) = (Payload::Bytes(bytes.clone()), OwnId::Of(bytes));
         self.inner.put(&PutJob { path: "v1/blobs", payload, id, length, patches: None, options }).await

@@ -4,10 +4,7 @@ use baton_proto::{
     ids::SuiAddress,
     store::{PutOptions, StoreError},
 };
-use baton_walrus_client::{
-    HttpStore, PublisherToken, ShardCount,
-    http_store::{StoredHow, Verification},
-};
+use baton_walrus_client::{HttpStore, PublisherToken, ShardCount, http_store::StoredHow};
 use baton_walrus_store::{Clock, EmbeddedConfig, EmbeddedStore, JwtSecret};
 use tempfile::TempDir;
 
@@ -16,23 +13,6 @@ use crate::common::{Running, config, open, validate};
 const BLOB: &[u8] = b"sealed bytes, some more of them";
 
 const LIMIT: u64 = 1 << 20;
-
-#[tokio::test]
-async fn every_option_of_a_put_is_understood() {
-    let folder = TempDir::new().unwrap();
-    let running = Running::start(open(&folder)).await;
-    let store = running.client();
-    let sent = PutOptions { epochs: 3, permanent: true, send_object_to: Some(SuiAddress([7; 32])) };
-    let stored = store.store(BLOB, &sent).await.unwrap();
-    assert_eq!((stored.how, stored.end_epoch), (StoredHow::Created, Some(4)));
-    assert_eq!(store.store(BLOB, &sent).await.unwrap().how, StoredHow::AlreadyCertified);
-    for check in [Verification::BlobId, Verification::Off] {
-        assert_eq!(store.read(stored.blob_id, LIMIT, check).await.unwrap(), BLOB);
-    }
-    let too_long = store.store(BLOB, &PutOptions { epochs: 1000, ..sent }).await;
-    assert!(matches!(too_long, Err(StoreError::Refused { .. })), "{too_long:?}");
-    running.stop().await;
-}
 
 #[tokio::test]
 async fn a_quilt_is_stored_and_read() {
@@ -46,6 +26,23 @@ async fn a_quilt_is_stored_and_read() {
     for (name, data) in &patches {
         assert_eq!(store.read_patch(quilt.patches[name], LIMIT).await.unwrap(), *data, "{name}");
     }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn the_number_of_shards_that_a_store_announces_is_taken_before_the_first_put() {
+    let folder = TempDir::new().unwrap();
+    let running = Running::start(open(&folder)).await;
+    let builder = || HttpStore::builder(&running.url, &running.url, ShardCount::MAINNET);
+    let fixed = builder().build().unwrap().store(BLOB, &PutOptions::default()).await;
+    assert_eq!(fixed, Err(StoreError::WrongContent));
+    let patches = [("a".to_owned(), b"x".to_vec())];
+    let quilts = builder().adopt_shards().build().unwrap();
+    assert!(quilts.store_quilt(&patches, &PutOptions::default()).await.is_ok());
+    let store = builder().adopt_shards().build().unwrap();
+    assert_eq!(store.shards(), ShardCount::MAINNET);
+    assert!(store.store(BLOB, &PutOptions::default()).await.is_ok());
+    assert_eq!(store.shards(), ShardCount::TESTBED);
     running.stop().await;
 }
 

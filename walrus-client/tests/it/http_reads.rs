@@ -116,16 +116,6 @@ async fn without_hedging_one_aggregator_is_asked_at_a_time() {
     assert_eq!((count(&slow, "GET").await, count(&second, "GET").await), (1, 0));
 }
 
-#[tokio::test]
-async fn a_404_of_a_blob_of_others_is_asked_once_of_each() {
-    let (first, second) = (answering_status(404).await, answering_status(404).await);
-    let store =
-        builder(&[], &[&first, &second]).policy(RetryPolicy { retries: 5, ..policy() }).build().unwrap();
-    assert_eq!(read(&store).await, Err(StoreError::NotFound));
-    assert_eq!((count(&first, "GET").await, count(&second, "GET").await), (1, 1));
-    assert_eq!(store.exists(id()).await, Ok(false));
-}
-
 /// Answers 404 a few times, then with the blob; accepts PUTs.
 async fn late(misses: usize) -> MockServer {
     let seen = std::sync::atomic::AtomicUsize::new(0);
@@ -215,12 +205,21 @@ async fn the_shards_are_those_of_the_first_server_that_announces_some() {
     let (quiet, wrong, ten, twenty) =
         (answering_status(200).await, says("3").await, says("10").await, says("20").await);
     let store = |publishers: &[&MockServer]| builder(publishers, &[&quiet]).build().unwrap();
-    assert_eq!(store(&[&quiet, &wrong, &ten, &twenty]).announced_shards().await, Some(ShardCount::TESTBED));
-    assert_eq!(store(&[&quiet, &wrong]).announced_shards().await, None);
-    let away = HttpStore::builder(&silent().await, &silent().await, ShardCount::TESTBED);
-    let brief = RetryPolicy { base_timeout: Duration::from_millis(50), ..policy() };
-    let away = away.policy(brief).build().unwrap();
-    assert_eq!(away.announced_shards().await, None);
+    let wait = Duration::from_millis(500);
+    let asked = async |publishers: &[&MockServer]| store(publishers).announced_shards(wait).await;
+    assert_eq!(asked(&[&quiet, &wrong, &ten]).await, Ok(Some(10)));
+    assert_eq!(asked(&[&quiet, &wrong]).await, Ok(None));
+    assert!(asked(&[&ten, &twenty]).await.unwrap().is_some_and(|shards| [10, 20].contains(&shards)));
+    let away = silent().await;
+    let away_too = HttpStore::builder(&away, "http://127.0.0.1:1", ShardCount::TESTBED).build().unwrap();
+    let Err(StoreError::Unavailable { reason, .. }) = away_too.announced_shards(wait).await else {
+        panic!("no server answers")
+    };
+    assert!(reason.contains(&away) && reason.contains("http://127.0.0.1:1"), "{reason}");
+    let beside = HttpStore::builder(&away, &ten.uri(), ShardCount::MAINNET).build().unwrap();
+    let begun = Instant::now();
+    assert_eq!(beside.announced_shards(Duration::from_secs(60)).await, Ok(Some(10)));
+    assert!(begun.elapsed() < Duration::from_secs(5), "a silent server delays nothing");
 }
 
 #[tokio::test]

@@ -37,8 +37,12 @@ pub(crate) async fn sync(client: &Client, named: &str, over: bool, out: &Out) ->
     let lacks = done.status == HeadStatus::Unpublished;
     let published = lacks && cancellable(out, client.session(id).wait_published(PUBLISH_WAIT)).await?;
     let info = client.session(id).info().await?;
+    // Nodes alone are no index: they forget a record that is not published again.
+    let mut servers = done.indexes.iter().filter(|one| one.name.contains("://")).peekable();
+    let is_read = servers.peek().is_none() || servers.any(|one| one.shows.is_answer());
+    let is_synced = is_read && (!lacks || published);
     if out.json() {
-        return Ok(out.value(&json!({
+        out.value(&json!({
             "session": id.to_string(),
             "status": format!("{:?}", done.status).to_lowercase(),
             "published": published,
@@ -49,18 +53,22 @@ pub(crate) async fn sync(client: &Client, named: &str, over: bool, out: &Out) ->
             }),
             "indexes": done.indexes.iter().map(|one| json!({ "name": one.name, "shows": one.shows.to_string() }))
                 .collect::<Vec<_>>(),
-        }))?);
+        }))?;
+        return if is_synced { Ok(()) } else { Err(Failure::NOT_STORED) };
     }
     for index in &info.indexes {
         out.line(&format!("{}  {}", index.name, index.shows))?;
     }
     show_devices(&info, out);
-    if lacks && !published {
-        out.warn("The head is not in the index yet; it is offered again.");
-    } else {
-        let turns = count(info.effective_turns, "turn");
-        out.good(&format!("✓ session {} is up to date: {turns}", short(&id)));
+    if !is_synced {
+        out.warn(match is_read {
+            true => "The head is not in the index yet; it is offered again.",
+            false => "No head index answers, so turns of other devices may be missing here.",
+        });
+        return Err(Failure::NOT_STORED);
     }
+    let turns = count(info.effective_turns, "turn");
+    out.good(&format!("✓ session {} is up to date: {turns}", short(&id)));
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_client::{BlobLifetime, Client, RenewReport};
+use baton_client::{BlobLifetime, Client, ClientError, RenewReport};
 use baton_proto::ids::SessionId;
 use serde_json::{Value, json};
 
@@ -35,8 +35,8 @@ pub(crate) async fn renew(
                 show_renewal(id, &report, out)?;
                 worst = failure_of(id, report, out).or(worst);
             }
-            // A session that another process has open does not stop the others.
-            Err(Failure::Client(error)) if named.is_none() => {
+            // A session that another process has open does not stop the others; a store that is away does.
+            Err(Failure::Client(error)) if named.is_none() && !matches!(error, ClientError::Store(_)) => {
                 out.warn(&format!("{}  {error}", short(&id)));
                 worst = Some(error.into());
             }

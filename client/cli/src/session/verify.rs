@@ -29,20 +29,24 @@ pub(super) async fn verify(
     out: &Out,
 ) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
-    let mut report = cancellable(out, client.session(id).verify(full)).await?;
+    let handle = client.session(id);
+    // At once: a store that is silent is so for both.
+    let checks = async { Ok(tokio::join!(Box::pin(handle.verify(full)), Box::pin(handle.check_head()))) };
+    let (report, compared) = cancellable(out, checks).await?;
+    let mut report = report?;
     if fix && !report.not_stored.is_empty() {
         let many = report.not_stored.len();
-        cancellable(out, client.session(id).put_back_blobs(&report.not_stored)).await?;
+        cancellable(out, handle.put_back_blobs(&report.not_stored)).await?;
         out.note(&format!("Restored to the store: {many} of {}. Checking again.", report.segments));
-        report = cancellable(out, client.session(id).verify(full)).await?;
+        report = cancellable(out, handle.verify(full)).await?;
     }
     show_report(&report, out)?;
-    note_replaced(&client.session(id).info().await?, out);
+    note_replaced(&handle.info().await?, out);
     if !report.not_stored.is_empty() && !fix && !out.json() {
         out.note(&format!("  try: baton session verify {} --fix", short(&id)));
     }
-    match client.session(id).check_head().await {
-        Ok(_) => devices::warn_of_indexes(&client.session(id).info().await?, out),
+    match compared {
+        Ok(_) => devices::warn_of_indexes(&handle.info().await?, out),
         Err(error @ ClientError::Store(_)) => out.warn(&format!("Not compared with other devices: {error}.")),
         Err(error) => return Err(error.into()),
     }
@@ -78,6 +82,9 @@ pub(crate) fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failur
             report.segments
         )),
         (false, _) => out.warn(&format!("✗ {turns} checked: not all match")),
+    }
+    if let Some(error) = &report.unavailable {
+        out.warn(&format!("The store was not read: {}", ClientError::from(error.clone())));
     }
     Ok(())
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use baton_client::{FirstIndex, NamedIndex};
-use baton_kit::stores::SHARDS_WAIT;
-use baton_walrus_client::{HttpStore, ShardCount, http_store::RetryPolicy};
+use baton_proto::store::BlobStore as _;
+use baton_walrus_client::{HttpStore, SHARDS_WAIT, ShardCount};
 
 use super::{Settings, unique};
 use crate::failure::Failure;
@@ -32,12 +32,12 @@ impl Settings {
     /// # Errors
     /// A usage error if the settings have another number: the store would keep nothing under the session's IDs.
     pub(crate) async fn ask_shards(&self) -> Result<(), Failure> {
-        let store = self.store(RetryPolicy { base_timeout: SHARDS_WAIT, ..RetryPolicy::default() })?;
         let asked = Instant::now();
-        let announced = store.announced_shards().await;
+        let announced = self.store()?.announced_shards(SHARDS_WAIT).await;
         if asked.elapsed() >= SHARDS_WAIT {
             self.silence.get_or_init(|| ());
         }
+        let announced = announced.ok().flatten().and_then(|theirs| ShardCount::new(theirs).ok());
         let Some(theirs) = announced else { return Ok(()) };
         match self.set_shards().filter(|ours| *ours != theirs) {
             Some(ours) => Err(Failure::usage(

@@ -90,7 +90,7 @@ pub(crate) struct Proof {
 /// One entry of a journal.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) enum Entry {
-    /// Always the first.
+    /// Always the first; also before the first turn, with another number of shards.
     Opened(SessionHeader),
     /// Before all turns: the turns that are not here.
     Before(Box<TurnsBefore>),

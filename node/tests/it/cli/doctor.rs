@@ -256,9 +256,11 @@ async fn another_number_of_shards_than_the_stores_is_found() {
     assert!(all.to_string().contains("has 10, these settings 1000"), "{all}");
     let (_, codes, all) = asked("10");
     assert!(!codes.contains(&"D708".to_owned()), "{all}");
+    let (_, codes, all) = doctor(home.path(), &[&ALONE[..], &["--publisher", &store.url]].concat());
+    assert!(!codes.contains(&"D708".to_owned()), "the store's number counts: {all}");
     // A node does not start with a store that would keep nothing of it.
     let words = ["run", "--engine", "echo", "--publisher", &store.url, "--listen", "/ip4/127.0.0.1/tcp/0"];
-    let (code, said) = failure(&mut baton_node(home.path(), &words));
+    let (code, said) = failure(&mut baton_node(home.path(), &[&words[..], &["--shards", "1000"]].concat()));
     assert!(
         code == 2 && said.contains("has 10 shards, and the settings have 1000; set shards = 10"),
         "{said}"
