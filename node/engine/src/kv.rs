@@ -9,7 +9,8 @@
 //!    [`Score::block`](crate::kernels::attention::Score::block)).
 //!
 //! Full blocks never change, so sequences with the same beginning may share them. The block in progress
-//! belongs to one sequence. A freed block is overwritten with zeros.
+//! belongs to one sequence, and after its end to the next that goes on from there. A freed block is overwritten with
+//! zeros.
 
 use std::sync::{
     Arc,
@@ -160,14 +161,15 @@ impl Sequence {
         Self { pool: Arc::clone(pool), blocks: Vec::new(), length: 0 }
     }
 
-    /// A sequence that begins with full blocks of another sequence.
+    /// A sequence that begins with blocks of another sequence, up to `length` positions.
     ///
     /// # Panics
-    /// If a block belongs to another pool.
+    /// If a block belongs to another pool, or the blocks are not as many as these positions have.
     #[must_use]
-    pub fn from_blocks(pool: &Arc<KvPool>, blocks: Vec<Arc<KvBlock>>) -> Self {
+    pub fn from_blocks(pool: &Arc<KvPool>, blocks: Vec<Arc<KvBlock>>, length: usize) -> Self {
         assert!(blocks.iter().all(|block| Arc::ptr_eq(&block.pool, pool)), "blocks of this pool");
-        Self { pool: Arc::clone(pool), length: blocks.len() * KV_BLOCK, blocks }
+        assert_eq!(blocks.len(), length.div_ceil(KV_BLOCK), "the blocks of these positions");
+        Self { pool: Arc::clone(pool), length, blocks }
     }
 
     /// Computed positions.
@@ -272,7 +274,7 @@ mod tests {
         first.reserve(KV_BLOCK).unwrap();
         first.open_blocks().next().unwrap().parts_mut(1, 2).0.fill(7);
         first.advance(KV_BLOCK);
-        let mut second = Sequence::from_blocks(&pool, first.full_blocks().to_vec());
+        let mut second = Sequence::from_blocks(&pool, first.full_blocks().to_vec(), KV_BLOCK);
         assert_eq!((second.len(), pool.used()), (KV_BLOCK, pool.shape().block_bytes()));
         second.truncate(5);
         second.reserve(1).unwrap();

@@ -4,6 +4,9 @@
 //! request of the same session with the same beginning finds it. The lookup also compares the session, so
 //! that even a hash collision shares nothing. The tokens themselves are not kept.
 //!
+//! The last block of an ended request is kept too, full or not. The request that finds it goes on with it, so it
+//! leaves the cache.
+//!
 //! Eviction removes the least recently used block. Among equals it removes the block furthest back in its
 //! sequence, which is useless without the earlier blocks. An evicted block is overwritten with zeros as soon
 //! as no sequence uses it.
@@ -57,43 +60,55 @@ impl PrefixCache {
         self.entries.values().filter(|entry| is_free(entry)).count()
     }
 
-    /// The names of the full blocks of a session's tokens.
-    fn names(&self, session: &SessionKey, tokens: &[u32]) -> Vec<Name> {
+    /// The name of no tokens of a session.
+    fn root(&self, session: &SessionKey) -> Name {
         let mut hasher = blake3::Hasher::new_derive_key("baton-engine 2026 prefix of a session");
         hasher.update(&self.model_id).update(&session.0);
-        let mut name = *hasher.finalize().as_bytes();
-        tokens
-            .chunks_exact(KV_BLOCK)
-            .map(|tokens| {
-                let mut hasher = blake3::Hasher::new_keyed(&name);
-                for token in tokens {
-                    hasher.update(&token.to_le_bytes());
-                }
-                name = *hasher.finalize().as_bytes();
-                name
-            })
-            .collect()
+        hasher.finalize().into()
     }
 
-    /// The kept blocks with which a sequence of these tokens can begin. The last token is never among them,
-    /// because its logits are not kept.
-    pub(super) fn find(&mut self, session: &SessionKey, tokens: &[u32], now: Instant) -> Vec<Arc<KvBlock>> {
+    /// The kept block of this name, if it is the session's.
+    fn block(&self, session: &SessionKey, name: &Name) -> Option<Arc<KvBlock>> {
+        let entry = self.entries.get(name).filter(|entry| entry.session == *session);
+        entry.map(|entry| Arc::clone(&entry.block))
+    }
+
+    /// The kept blocks with which a sequence of these tokens can begin, and how many tokens they have. The last token
+    /// is never among them, because its logits are not kept.
+    pub(super) fn find(
+        &mut self,
+        session: &SessionKey,
+        tokens: &[u32],
+        now: Instant,
+    ) -> (Vec<Arc<KvBlock>>, usize) {
+        let mut found = Vec::new();
         if self.entries.is_empty() {
-            return Vec::new();
+            return (found, 0);
         }
         self.uses += 1;
-        let mut found = Vec::new();
-        for name in self.names(session, &tokens[..tokens.len().saturating_sub(1)]) {
-            match self.entries.get(&name) {
-                Some(entry) if entry.session == *session => found.push(Arc::clone(&entry.block)),
-                _ => break,
-            }
+        let mut rest = &tokens[..tokens.len().saturating_sub(1)];
+        let mut before = self.root(session);
+        while let Some((tokens, after)) = rest.split_at_checked(KV_BLOCK) {
+            let name = name_after(&before, tokens);
+            let Some(block) = self.block(session, &name) else { break };
+            found.push(block);
             self.touch(&name, found.len(), now);
+            (before, rest) = (name, after);
         }
-        found
+        let mut count = found.len() * KV_BLOCK;
+        for begun in (1..=rest.len().min(KV_BLOCK - 1)).rev() {
+            let name = name_after(&before, &rest[..begun]);
+            if let Some(block) = self.block(session, &name) {
+                self.remove(&name);
+                found.push(block);
+                count += begun;
+                break;
+            }
+        }
+        (found, count)
     }
 
-    /// Keeps the full blocks of a sequence that has computed `tokens`.
+    /// Keeps the blocks of a sequence that has computed `tokens`. A block that is not full must be at rest.
     pub(super) fn keep(
         &mut self,
         session: &SessionKey,
@@ -105,8 +120,9 @@ impl PrefixCache {
             return;
         }
         self.uses += 1;
-        let names = self.names(session, tokens).into_iter().take(self.limit);
-        for (depth, (name, block)) in (1..).zip(names.zip(blocks)) {
+        let mut name = self.root(session);
+        for (depth, (tokens, block)) in (1..=self.limit).zip(tokens.chunks(KV_BLOCK).zip(blocks)) {
+            name = name_after(&name, tokens);
             let entry = CacheEntry {
                 block: Arc::clone(block),
                 session: session.clone(),
@@ -153,6 +169,15 @@ impl PrefixCache {
             self.remove(&name);
         }
     }
+}
+
+/// The name of a block with these tokens, after a block of another name.
+fn name_after(before: &Name, tokens: &[u32]) -> Name {
+    let mut hasher = blake3::Hasher::new_keyed(before);
+    for token in tokens {
+        hasher.update(&token.to_le_bytes());
+    }
+    hasher.finalize().into()
 }
 
 /// Whether only the cache holds the block.

@@ -180,13 +180,14 @@ impl Scheduler {
             let session = first.session.as_ref();
             // The logits of kept blocks are not kept, so scored tokens are computed again.
             let unscored = &first.tokens[..first.prompt - first.scored];
-            let found = session.map_or_else(Vec::new, |session| self.cache.find(session, unscored, now));
+            let found = session.map(|session| self.cache.find(session, unscored, now));
+            let (found, computed) = found.unwrap_or_default();
             let blocks = Bounds::blocks(first.limit);
             if !self.make_room(blocks - found.len()) {
                 return;
             }
             let Some(mut generation) = self.waiting.pop_front() else { return };
-            let sequence = Sequence::from_blocks(self.model.kv(), found);
+            let sequence = Sequence::from_blocks(self.model.kv(), found, computed);
             let finish = generation.begin(sequence.len(), self.options.stall, now);
             if end_if(finish, &mut generation.answer) {
                 let draft = Drafter::default();
@@ -268,7 +269,8 @@ impl Scheduler {
                 && (is_read && finish.is_none() || is_whole)
             {
                 let seen = &one.generation.tokens[..one.sequence.len()];
-                cache.keep(session, seen, one.sequence.full_blocks(), clock());
+                let blocks = if is_whole { one.sequence.blocks() } else { one.sequence.full_blocks() };
+                cache.keep(session, seen, blocks, clock());
             }
             end_if(finish, &mut one.generation.answer)
         });

@@ -212,7 +212,7 @@ fn a_shared_beginning_gives_the_same_bits() {
     let wanted = run(&mut model, &tokens, 90);
     let mut first = model.sequence();
     model.step(&mut [Chunk { sequence: &mut first, tokens: &tokens[..70], logits: 0 }]).unwrap();
-    let mut second = Sequence::from_blocks(model.kv(), first.full_blocks().to_vec());
+    let mut second = Sequence::from_blocks(model.kv(), first.full_blocks().to_vec(), 64);
     assert_eq!(second.len(), 64);
     let rest = Chunk { sequence: &mut second, tokens: &tokens[64..], logits: 1 };
     let logits = model.step(&mut [rest]).unwrap();

@@ -33,12 +33,15 @@ impl Bench {
         sequence.reserve(tokens.len()).unwrap();
         sequence.advance(tokens.len());
         let now = self.at(seconds);
-        self.cache.keep(&KEYS[session], tokens, sequence.full_blocks(), now);
+        self.cache.keep(&KEYS[session], tokens, sequence.blocks(), now);
     }
 
+    /// The found blocks.
     fn found(&mut self, session: usize, tokens: &[u32], seconds: u64) -> usize {
         let now = self.at(seconds);
-        self.cache.find(&KEYS[session], tokens, now).len()
+        let (blocks, count) = self.cache.find(&KEYS[session], tokens, now);
+        assert_eq!(blocks.len(), count.div_ceil(KV_BLOCK));
+        blocks.len()
     }
 }
 
@@ -49,8 +52,7 @@ fn tokens(count: u32) -> Vec<u32> {
 #[test]
 fn full_blocks_are_found_by_the_same_session_and_the_same_tokens() {
     let mut bench = Bench::new(100);
-    bench.keep(0, &tokens(100), 0);
-    assert_eq!(bench.used(), 3, "full blocks only");
+    bench.keep(0, &tokens(96), 0);
     assert_eq!(bench.found(0, &tokens(200), 0), 3);
     assert_eq!(bench.found(0, &tokens(97), 0), 3);
     assert_eq!(bench.found(0, &tokens(96), 0), 2, "the last token is computed");
@@ -63,6 +65,28 @@ fn full_blocks_are_found_by_the_same_session_and_the_same_tokens() {
     assert_eq!(bench.found(0, &other, 0), 0);
     bench.cache.model_id = [1; 32];
     assert_eq!(bench.found(0, &tokens(200), 0), 0, "another model");
+}
+
+#[test]
+fn a_block_that_is_not_full_goes_over_to_the_next_request_of_the_session() {
+    let mut bench = Bench::new(100);
+    bench.keep(0, &tokens(70), 0);
+    let mut found = |session: usize, count| {
+        let now = bench.start;
+        let (blocks, count) = bench.cache.find(&KEYS[session], &tokens(count), now);
+        let own = blocks.last().is_some_and(|block| Arc::strong_count(block) == 1);
+        (count, own, bench.cache.len())
+    };
+    assert_eq!(found(0, 70), (64, false, 3), "the last token is computed");
+    assert_eq!(found(1, 71), (0, false, 3), "another session");
+    assert_eq!(found(0, 71), (70, true, 2));
+    assert_eq!(found(0, 71), (64, false, 2));
+    bench.keep(0, &tokens(65), 0);
+    bench.keep(0, &tokens(80), 0);
+    assert_eq!(bench.used(), 4);
+    let now = bench.start;
+    assert_eq!(bench.cache.find(&KEYS[0], &tokens(96), now).1, 80, "the longest");
+    assert_eq!(bench.cache.find(&KEYS[0], &tokens(80), now).1, 65);
 }
 
 #[test]
@@ -82,7 +106,7 @@ fn eviction_takes_the_least_recently_used_block_from_the_end() {
     assert!(bench.cache.evict());
     assert_eq!((bench.found(1, &tokens(97), 3), bench.used()), (2, 5));
     // No sequence uses two of session 0's blocks; one uses the third.
-    let held = bench.cache.find(&KEYS[0], &tokens(40), bench.at(4));
+    let (held, _) = bench.cache.find(&KEYS[0], &tokens(40), bench.at(4));
     assert_eq!((held.len(), bench.cache.evictable()), (1, 4));
     for _ in 0..4 {
         assert!(bench.cache.evict());

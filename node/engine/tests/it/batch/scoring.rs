@@ -51,7 +51,7 @@ fn scored_tokens_have_the_logits_by_which_they_were_chosen_and_leave_their_block
             assert_eq!(*scorer.0.lock().unwrap(), wanted, "{isa:?}, chunks of {chunk}");
             assert_eq!((record.finish(), record.events().tokens.len()), (Some(Finish::End), 0));
             assert_eq!(beside.events().hashes, answer.hashes);
-            let kept = if cache_bytes > 0 { (64, 128) } else { (0, 0) };
+            let kept = if cache_bytes > 0 { (64, 130) } else { (0, 0) };
             assert_eq!(
                 record.events().stats.cached_tokens,
                 kept.0,
