@@ -295,7 +295,7 @@ impl FullScreenView {
     /// Gives a session a title, or deletes it without one, and then lists the sessions again.
     fn change(&mut self, session: SessionId, title: Option<String>) {
         let (client, out) = (self.client.clone(), self.out.clone());
-        let known = self.state.sidebar.listed().to_vec();
+        let known = self.state.sidebar.listed.clone();
         let is_here = session == self.session;
         self.tasks.spawn(async move {
             let handle = client.session(session);
@@ -316,7 +316,7 @@ impl FullScreenView {
     /// Reads the list of sessions.
     fn list(&mut self) {
         let (client, out) = (self.client.clone(), self.out.clone());
-        let known = self.state.sidebar.listed().to_vec();
+        let known = self.state.sidebar.listed.clone();
         self.tasks.spawn(async move { listed(&client, &known, &out).await });
     }
 }

@@ -23,7 +23,8 @@ pub(crate) struct TurnOptions {
     pub template: TurnInput,
     /// The memory of the conversation, if it uses one.
     pub memory: Option<Arc<RelayerMemory>>,
-    seed: Option<u64>,
+    /// The seed of each turn, if one is set.
+    pub seed: Option<u64>,
     /// System text of new sessions.
     pub system: Option<String>,
     /// The nodes that may answer, for the beginning of a conversation.
@@ -100,11 +101,6 @@ impl TurnOptions {
         let mut settings = self.template.settings();
         settings.sampling.seed = self.seed.unwrap_or(settings.sampling.seed);
         settings
-    }
-
-    /// Whether a seed is set.
-    pub(crate) fn sets_seed(&self) -> bool {
-        self.seed.is_some()
     }
 
     /// The seed of a turn: the set one, or a random one.

@@ -121,9 +121,7 @@ pub(crate) fn show_branches(
         });
         for turn in &branch.turns {
             out.note(&format!("turn {} · node {}", turn_number(turn.seq), short(&turn.node)));
-            for message in &turn.messages {
-                out.text(&format!("{}: {}\n", role(message.role), message.text))?;
-            }
+            show_messages(&turn.messages, out)?;
         }
         let (session, name) = (short(&info.id), &branch.name);
         out.note(&format!("  go on from it: baton chat -s {session} --branch={name}"));
@@ -145,6 +143,14 @@ pub(crate) fn describe_branch(branch: &SessionBranch) -> impl Iterator<Item = Va
             "messages": describe_messages(&turn.messages),
         })
     })
+}
+
+/// Shows messages with their authors.
+pub(super) fn show_messages(messages: &[Message], out: &Out) -> Result<(), Failure> {
+    for message in messages {
+        out.text(&format!("{}: {}\n", role(message.role), message.text))?;
+    }
+    Ok(())
 }
 
 /// Messages, for programs.

@@ -3,14 +3,13 @@
 use std::collections::HashSet;
 
 use baton_client::{Client, TurnView};
-use baton_proto::record::Message;
 use serde_json::{Value, json};
 
 use super::{devices, storage};
 use crate::{
     failure::Failure,
     home::find_session,
-    out::{Out, count, replaces, role, short, turn_number},
+    out::{Out, count, replaces, short, turn_number},
 };
 
 /// Shows a conversation; with `all`, also the turns that an edit replaced.
@@ -40,7 +39,7 @@ pub(super) async fn show(client: &Client, named: &str, all: bool, out: &Out) -> 
     }
     if let Some(messages) = &pending {
         out.note("not answered yet");
-        show_messages(messages, out)?;
+        devices::show_messages(messages, out)?;
     }
     storage::note_lifetimes(&blobs, out);
     let hidden = info.turns.saturating_sub(info.effective_turns);
@@ -72,14 +71,7 @@ fn show_turn(view: &TurnView, replaced: bool, out: &Out) -> Result<(), Failure> 
         (false, true) => "",
     });
     out.note(&format!("turn {} · node {}{notes}", turn_number(link.seq), short(&link.author)));
-    show_messages(&record.messages, out)
-}
-
-fn show_messages(messages: &[Message], out: &Out) -> Result<(), Failure> {
-    for message in messages {
-        out.text(&format!("{}: {}\n", role(message.role), message.text))?;
-    }
-    Ok(())
+    devices::show_messages(&record.messages, out)
 }
 
 fn describe_turn(view: &TurnView, replaced: bool) -> Option<Value> {

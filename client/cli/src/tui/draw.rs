@@ -244,7 +244,7 @@ fn draw_sidebar(state: &State, buffer: &mut Buffer, mut area: Rect, wide: bool) 
         false => ("Conversations · Tab", DIM),
     };
     put(buffer, area, 0, Span::styled(fit(heading, area.width.into()), look));
-    if sidebar.listed().is_empty() {
+    if sidebar.listed.is_empty() {
         put(buffer, area, 1, Span::styled("  none yet", DIM));
     }
     let [_, list] = split_bottom(area, area.height - 1);
@@ -258,9 +258,9 @@ fn draw_sidebar(state: &State, buffer: &mut Buffer, mut area: Rect, wide: bool) 
         let gap = " ".repeat(room.saturating_sub(width(&name)));
         Line::styled(format!("{mark}{name}{gap}{used}"), if here { ACCENT } else { Style::new() })
     };
-    let lines = List::new(sidebar.listed().iter().map(line));
+    let lines = List::new(sidebar.listed.iter().map(line));
     let lines = lines.highlight_style(if sidebar.focused { SELECTED } else { Style::new() });
-    let mut selected = ListState::default().with_selected(Some(sidebar.selected()));
+    let mut selected = ListState::default().with_selected(Some(sidebar.selected));
     StatefulWidget::render(lines, list, buffer, &mut selected);
 }
 

@@ -154,7 +154,7 @@ impl State {
             KeyCode::PageDown => self.pane.scroll_page(1),
             KeyCode::Up if control || shift => self.pane.scroll(-1),
             KeyCode::Down if control || shift => self.pane.scroll(1),
-            KeyCode::Home if control => self.pane.show_top(),
+            KeyCode::Home if control => self.pane.scroll(isize::MIN),
             KeyCode::End if control => self.pane.follow(),
             KeyCode::Tab if self.menu().is_some() => self.complete(),
             KeyCode::Tab => self.sidebar.focus(self.status.session),

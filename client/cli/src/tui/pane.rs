@@ -161,11 +161,6 @@ impl Pane {
         self.scroll(half.saturating_mul(halves));
     }
 
-    /// Shows the beginning.
-    pub(super) fn show_top(&mut self) {
-        self.scroll(isize::MIN);
-    }
-
     /// Shows the end, and stays there.
     pub(super) fn follow(&mut self) {
         self.scroll = Scroll::Follow;

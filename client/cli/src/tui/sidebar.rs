@@ -45,8 +45,10 @@ pub(super) async fn list(client: &Client, known: &[SessionEntry]) -> Result<Vec<
 /// The list on the screen.
 #[derive(Debug, Default)]
 pub(super) struct Sidebar {
-    listed: Vec<SessionEntry>,
-    selected: usize,
+    /// The sessions, the last used first.
+    pub listed: Vec<SessionEntry>,
+    /// The index of the marked session.
+    pub selected: usize,
     /// Whether it has the keyboard focus.
     pub focused: bool,
     /// Whether the user closed it.
@@ -54,16 +56,6 @@ pub(super) struct Sidebar {
 }
 
 impl Sidebar {
-    /// The sessions.
-    pub(super) fn listed(&self) -> &[SessionEntry] {
-        &self.listed
-    }
-
-    /// The index of the marked session.
-    pub(super) fn selected(&self) -> usize {
-        self.selected
-    }
-
     /// Takes a new list; the mark stays on its session.
     pub(super) fn set(&mut self, listed: Vec<SessionEntry>) {
         let marked = self.choice();

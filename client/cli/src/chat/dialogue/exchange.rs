@@ -76,7 +76,7 @@ impl Dialogue {
             Some(text) => self.handle().system().await? == [Message::new(Role::System, text)],
             None => true,
         };
-        if is_same_system && begun.serve(wanted, self.options.sets_seed()) {
+        if is_same_system && begun.serve(wanted, self.options.seed.is_some()) {
             return self.resume(&messages, view).await;
         }
         // What cannot be sent is not given up for it.

@@ -87,10 +87,6 @@ fn commands_open_what_they_name_and_an_unknown_one_is_not_sent() {
     assert!(stage.shown().contains("There is no /nosuch."));
     assert_eq!(stage.state.editor.text(), "/nosuch x", "to be fixed");
     stage.control('u');
-    stage.types("/verfy");
-    assert_eq!(stage.press(KeyCode::Enter), None);
-    assert!(stage.shown().contains("There is no /verfy. Did you mean /verify?"));
-    stage.control('u');
     stage.types("/quit");
     assert_eq!(stage.press(KeyCode::Enter), Some(Effect::Leave));
 }
