@@ -63,29 +63,14 @@ async fn idle_sockets_free_their_slots_for_waiting_connections() {
 }
 
 #[tokio::test]
-async fn connections_of_a_refused_subnet_are_reset_for_a_moment() {
-    let refuse = get(async |ConnectInfo(activity): ConnectInfo<Activity>| {
-        activity.reset_next(Duration::from_secs(60), &Networks::default());
-        "refused"
-    });
-    let (address, server) = serve_routes(Router::new().route("/", refuse), 8, IDLE).await;
-    let connect = async || TcpStream::connect(address).await.unwrap();
-    assert!(get_last(&mut connect().await, "/").await.ends_with("refused"));
-    let error = connect().await.read(&mut [0]).await.unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-    tokio::time::sleep(Duration::from_millis(1100)).await;
-    assert!(get_last(&mut connect().await, "/").await.ends_with("refused"));
-    server.abort();
-}
-
-#[tokio::test]
-async fn a_refusal_resets_the_connections_that_were_accepted_before_it_and_said_nothing() {
+async fn a_refusal_resets_new_connections_of_the_subnet_for_a_moment_and_those_that_said_nothing() {
     let refuse = get(async |ConnectInfo(activity): ConnectInfo<Activity>| {
         activity.reset_next(Duration::from_secs(60), &Networks::default());
         "refused"
     });
     let routes = Router::new().route("/", refuse).route("/other", get(async || "other"));
     let (address, server) = serve_routes(routes, 8, SOON).await;
+    let connect = async || TcpStream::connect(address).await.unwrap();
     let request = b"GET /other HTTP/1.1\r\nhost: x\r\n\r\n";
     let answer = async |stream: &mut TcpStream| {
         let mut answer = Vec::new();
@@ -94,72 +79,51 @@ async fn a_refusal_resets_the_connections_that_were_accepted_before_it_and_said_
         }
         io::Result::Ok(())
     };
-    let (mut kept, mut fresh) =
-        (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
+    let (mut kept, mut fresh) = (connect().await, connect().await);
     kept.write_all(request).await.unwrap();
     answer(&mut kept).await.unwrap();
-    let mut refused = TcpStream::connect(address).await.unwrap();
-    assert!(get_last(&mut refused, "/").await.ends_with("refused"));
+    assert!(get_last(&mut connect().await, "/").await.ends_with("refused"));
+    let error = connect().await.read(&mut [0]).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     fresh.write_all(request).await.unwrap();
     assert_eq!(answer(&mut fresh).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     kept.write_all(request).await.unwrap();
     answer(&mut kept).await.expect("a connection in use goes on");
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert!(get_last(&mut connect().await, "/").await.ends_with("refused"), "it is served again");
     server.abort();
 }
 
 #[tokio::test]
-async fn a_head_in_drops_does_not_keep_a_connection() {
-    let (address, server) = serve(2, Arc::default()).await;
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
-    let (mut from, mut to) = stream.split();
-    let dripping = async {
-        let mut pause = tokio::time::interval(IDLE / 10);
-        loop {
-            pause.tick().await;
-            if to.write_all(b"x: y\r\n").await.is_err() {
-                return;
+async fn a_head_or_a_body_in_drops_does_not_keep_a_connection() {
+    for (begin, drop_of) in [
+        ("GET / HTTP/1.1\r\n", "x: y\r\n"),
+        ("POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: 90000\r\n\r\n", "d"),
+    ] {
+        let (address, server) = serve(2, Arc::default()).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(begin.as_bytes()).await.unwrap();
+        let (mut from, mut to) = stream.split();
+        let dripping = async {
+            let mut pause = tokio::time::interval(IDLE / 10);
+            // Until the server closes the connection.
+            while to.write_all(drop_of.as_bytes()).await.is_ok() {
+                pause.tick().await;
             }
-        }
-    };
-    let mut answer = Vec::new();
-    // A clean end or a reset: it must only end, and without an answer.
-    let ended = async { drop(from.read_to_end(&mut answer).await) };
-    let closed = async {
-        tokio::select! {
-            () = ended => {}
-            () = dripping => {}
-        }
-    };
-    tokio::time::timeout(SOON, closed).await.expect("the server closes it");
-    assert!(!String::from_utf8_lossy(&answer).contains("200 OK"));
-    server.abort();
-}
-
-#[tokio::test]
-async fn a_body_in_drops_ends() {
-    let (address, server) = serve(2, Arc::default()).await;
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: 90000\r\n\r\n").await.unwrap();
-    let (mut from, mut to) = stream.split();
-    let dripping = async {
-        let mut pause = tokio::time::interval(IDLE / 10);
-        // Until the server closes the connection.
-        while to.write_all(b"d").await.is_ok() {
-            pause.tick().await;
-        }
-    };
-    let mut answer = Vec::new();
-    let ended = async { drop(from.read_to_end(&mut answer).await) };
-    let closed = async {
-        tokio::select! {
-            () = ended => {}
-            () = dripping => {}
-        }
-    };
-    tokio::time::timeout(SOON, closed).await.expect("the server closes it");
-    assert!(!String::from_utf8_lossy(&answer).contains("200 OK"));
-    server.abort();
+        };
+        let mut answer = Vec::new();
+        // A clean end or a reset: it must only end, and without an answer.
+        let ended = async { drop(from.read_to_end(&mut answer).await) };
+        let closed = async {
+            tokio::select! {
+                () = ended => {}
+                () = dripping => {}
+            }
+        };
+        tokio::time::timeout(SOON, closed).await.expect("the server closes it");
+        assert!(!String::from_utf8_lossy(&answer).contains("200 OK"));
+        server.abort();
+    }
 }
 
 #[tokio::test]
@@ -201,6 +165,15 @@ async fn a_connection_waits_while_every_slot_works() {
     server.abort();
 }
 
+/// Waits while connections live for the whole idle time, one after the other.
+async fn outlast_idle_connections(address: SocketAddr) {
+    for _ in 0..2 {
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        let closed = tokio::time::timeout(SOON, silent.read(&mut [0])).await.expect("it is closed");
+        assert_eq!(closed.unwrap_or(0), 0);
+    }
+}
+
 /// An answer whose first byte comes at once, and the second once `go` is notified.
 fn pausing(go: Arc<Notify>) -> Router {
     let body = move || {
@@ -224,11 +197,7 @@ async fn an_answer_may_pause_for_longer_than_an_idle_connection_lives() {
     while !answer.ends_with(b"a") {
         assert_ne!(busy.read_buf(&mut answer).await.unwrap(), 0);
     }
-    for _ in 0..2 {
-        let mut silent = TcpStream::connect(address).await.unwrap();
-        let closed = tokio::time::timeout(SOON, silent.read(&mut [0])).await.expect("it is closed");
-        assert_eq!(closed.unwrap_or(0), 0);
-    }
+    outlast_idle_connections(address).await;
     // It is not silent either: its server is.
     let mut others = Vec::new();
     for _ in 0..3 {
@@ -260,12 +229,7 @@ async fn a_request_may_take_longer_than_an_idle_connection_lives() {
     let (address, server) = serve(2, go.clone()).await;
     let mut busy = TcpStream::connect(address).await.unwrap();
     let asking = tokio::spawn(async move { get_last(&mut busy, "/slow").await });
-    for _ in 0..2 {
-        // A connection that lives for the whole idle time while the request runs.
-        let mut silent = TcpStream::connect(address).await.unwrap();
-        let closed = tokio::time::timeout(SOON, silent.read(&mut [0])).await.expect("it is closed");
-        assert_eq!(closed.unwrap_or(0), 0);
-    }
+    outlast_idle_connections(address).await;
     go.notify_one();
     assert!(asking.await.unwrap().ends_with("done"));
     server.abort();
