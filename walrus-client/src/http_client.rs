@@ -19,9 +19,14 @@ const MAX_REDIRECTS: usize = 5;
 /// The proxies of the environment, by the rules that the clients use.
 static PROXIES: LazyLock<Matcher> = LazyLock::new(Matcher::from_env);
 
+/// The servers that the environment excepts from its proxies.
+static EXCEPTED: LazyLock<String> = LazyLock::new(|| {
+    ["NO_PROXY", "no_proxy"].iter().find_map(|name| std::env::var(name).ok()).unwrap_or_default()
+});
+
 /// Begins a client for requests to the server of this URL.
 pub fn builder(url: &Url) -> ClientBuilder {
-    if is_loopback(url) { for_any_server().no_proxy() } else { for_any_server() }
+    if is_direct(url) { for_any_server().no_proxy() } else { for_any_server() }
 }
 
 /// As [`builder`], for a URL as text. Without a URL, the proxies of the environment apply; a request then fails anyway.
@@ -32,6 +37,28 @@ pub fn builder_for(url: &str) -> ClientBuilder {
 /// Begins a client that trusts the system's certificates, and uses the proxies of the environment for every server.
 pub(crate) fn for_any_server() -> ClientBuilder {
     Client::builder().tls_backend_preconfigured(TLS.clone())
+}
+
+/// Whether no proxy leads to the server of a URL.
+pub(crate) fn is_direct(url: &Url) -> bool {
+    is_loopback(url) || is_excepted(url, &EXCEPTED)
+}
+
+/// Whether a list of `NO_PROXY` has the server of a URL by a host with a port, or by a name with the root's dot. The
+/// clients know all other forms, and networks.
+fn is_excepted(url: &Url, list: &str) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_end_matches('.');
+    list.split(',').any(|entry| {
+        let entry = entry.trim();
+        let (name, port) = match entry.rsplit_once(':').map(|(name, port)| (name, port.parse::<u16>())) {
+            Some((name, Ok(port))) if name.ends_with(']') || !name.contains(':') => (name, Some(port)),
+            _ => (entry, None),
+        };
+        let name = name.trim_start_matches("*.").trim_matches('.').to_ascii_lowercase();
+        let is_below = || host.strip_suffix(&name).is_some_and(|rest| rest.ends_with('.'));
+        let is_host = !name.is_empty() && (host == name || is_below());
+        is_host && port.is_none_or(|port| url.port_or_known_default() == Some(port))
+    })
 }
 
 /// Whether the server of a URL is on this machine, by its address or the name `localhost`.
@@ -73,8 +100,26 @@ pub(crate) fn proxy_of(url: &Url) -> String {
         let proxy = PROXIES.intercept(&url.as_str().parse().ok()?)?;
         Url::parse(&proxy.uri().to_string()).ok()
     };
-    let proxy = if is_loopback(url) { None } else { proxy() };
+    let proxy = if is_direct(url) { None } else { proxy() };
     proxy.map_or_else(String::new, |proxy| format!(" through the proxy {}", server(&proxy)))
+}
+
+/// Reads a body of at most `limit` bytes.
+///
+/// # Errors
+/// The client's error; `None` if the body is longer.
+pub async fn read_bounded(mut response: Response, limit: u64) -> Result<Vec<u8>, Option<reqwest::Error>> {
+    if response.content_length().is_some_and(|length| length > limit) {
+        return Err(None);
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(Some)? {
+        if (body.len() + chunk.len()) as u64 > limit {
+            return Err(None);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
 }
 
 /// The server of a URL, without user, password and path.
@@ -139,6 +184,28 @@ mod tests {
             ["http://10.0.0.1", "http://localhost.example", "http://[fe80::1]", "http://notlocalhost"]
         {
             assert!(!is_loopback(&url(other)), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_excepted_by_its_name_its_port_and_with_the_roots_dot() {
+        for (list, server, excepted) in [
+            ("a.example:8080", "http://a.example:8080/x", true),
+            ("a.example:8080", "http://a.example:8081", false),
+            ("a.example:80", "http://a.example", true),
+            ("b, a.example.", "https://a.example:1", true),
+            ("a.example", "https://a.example./", true),
+            (".example.", "https://a.example", true),
+            ("*.example:443", "https://a.example", true),
+            ("A.Example:443", "https://a.example", true),
+            ("10.0.0.5:9000", "http://10.0.0.5:9000", true),
+            ("[fd00::1]:80", "http://[fd00::1]", true),
+            ("fd00::1", "http://[fd00::2]", false),
+            ("example", "https://badexample", false),
+            ("", "https://a.example", false),
+            (",:80, .", "http://a.example", false),
+        ] {
+            assert_eq!(is_excepted(&url(server), list), excepted, "{list} {server}");
         }
     }
 

@@ -58,7 +58,7 @@ use baton_proto::{
 use parking_lot::{Mutex, MutexGuard};
 use reqwest::{Client, Url};
 
-use crate::{ShardCount, http_client::is_loopback, jwt::PublisherToken};
+use crate::{ShardCount, http_client::is_direct, jwt::PublisherToken};
 pub use config::{HttpStoreBuilder, HttpStoreConfigError, RetryPolicy};
 pub use options::{StoredBlob, StoredHow, Verification};
 pub use permission::PutPermission;
@@ -90,17 +90,17 @@ struct HttpStoreInner {
     recent: Mutex<RecentBlobs>,
 }
 
-/// The clients for servers on this machine, which no proxy leads to, and for all others.
+/// The clients for servers to which no proxy leads, as those on this machine, and for all others.
 #[derive(Debug)]
 struct Clients {
-    here: Client,
+    direct: Client,
     elsewhere: Client,
 }
 
 impl HttpStoreInner {
     /// The client for requests to this URL.
     fn client(&self, url: &Url) -> &Client {
-        if is_loopback(url) { &self.clients.here } else { &self.clients.elsewhere }
+        if is_direct(url) { &self.clients.direct } else { &self.clients.elsewhere }
     }
 
     fn recent(&self) -> MutexGuard<'_, RecentBlobs> {

@@ -222,10 +222,10 @@ impl HubFile {
 /// matter yet.
 async fn request_description(mut url: Url) -> Result<FileDescription, String> {
     let client = http_client::builder(&url).redirect(redirect::Policy::none()).build();
-    let client = client.map_err(|error| resume::describe(&error))?;
+    let client = client.map_err(|error| http_client::describe(&error))?;
     for _ in 0..=MAX_REDIRECTS {
         let request = client.head(url.clone()).header(header::ACCEPT_ENCODING, "identity");
-        let response = request.send().await.map_err(|error| resume::describe(&error))?;
+        let response = request.send().await.map_err(|error| http_client::describe(&error))?;
         if let Some(located) = read_head(&response)? {
             return Ok(located);
         }

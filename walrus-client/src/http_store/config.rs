@@ -162,7 +162,7 @@ impl HttpStoreBuilder {
                 })
         };
         let clients = Clients {
-            here: client(http_client::builder_for("http://localhost"))?,
+            direct: client(http_client::builder_for("http://localhost"))?,
             elsewhere: client(http_client::for_any_server())?,
         };
         Ok(HttpStore {

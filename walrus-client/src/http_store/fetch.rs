@@ -25,7 +25,7 @@ use super::{
     read::{ReadPlan, ReadState, Verb},
     verify::{ContentCheck, compute_id},
 };
-use crate::http_client::{describe, proxy_of};
+use crate::http_client::{describe, proxy_of, read_bounded};
 
 /// Most bytes read of a PUT's answer or an error body: Walrus's own are below 2 KiB.
 pub(super) const MAX_ANSWER_BYTES: u64 = 64 * 1024;
@@ -204,24 +204,6 @@ pub(super) async fn bounded<T>(deadline: impl Fn() -> Instant, work: impl Future
 /// The `Content-Length` of an answer, even to HEAD, which has no body.
 fn announced_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
-}
-
-/// Reads a body of at most `limit` bytes; `Err(None)` when it is longer.
-pub(super) async fn read_bounded(
-    mut response: Response,
-    limit: u64,
-) -> Result<Vec<u8>, Option<reqwest::Error>> {
-    if response.content_length().is_some_and(|length| length > limit) {
-        return Err(None);
-    }
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(Some)? {
-        if (body.len() + chunk.len()) as u64 > limit {
-            return Err(None);
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(body)
 }
 
 /// Reads an answer without success. A broken error body is no error of its own.

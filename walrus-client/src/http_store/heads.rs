@@ -7,12 +7,11 @@ use baton_proto::{
 use reqwest::{RequestBuilder, Response, StatusCode};
 use tokio::time::timeout;
 
-use super::{
-    HttpStore, HttpStoreInner,
-    fetch::{failure, read_bounded},
-    join,
+use super::{HttpStore, HttpStoreInner, fetch::failure, join};
+use crate::{
+    MAX_HEAD_BYTES,
+    http_client::{describe, read_bounded},
 };
-use crate::{MAX_HEAD_BYTES, http_client::describe};
 
 impl HttpStoreInner {
     fn heads(&self, path: &str) -> Result<reqwest::Url, StoreError> {

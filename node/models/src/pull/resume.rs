@@ -171,7 +171,7 @@ struct Download<'a> {
 impl Download<'_> {
     async fn run(self) -> Result<(), FetchError> {
         let client = client(&self.remote.url, &self.remote.roots)
-            .map_err(|error| FetchError::Refused(describe(&error)))?;
+            .map_err(|error| FetchError::Refused(http_client::describe(&error)))?;
         let begin = Instant::now();
         let mut from_before = self.present() > 0;
         let mut failures = 0;
@@ -285,16 +285,7 @@ fn range_begin(response: &Response) -> Option<u64> {
 }
 
 fn retryable(error: reqwest::Error) -> AttemptError {
-    AttemptError::Retryable(describe(&error))
-}
-
-/// The innermost cause of an error, without the URL.
-pub(crate) fn describe(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
+    AttemptError::Retryable(http_client::describe(&error))
 }
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> FetchError + use<> {
