@@ -71,7 +71,7 @@ fn before_identity(address: &Multiaddr) -> Multiaddr {
 pub fn reach_of_address(address: &Multiaddr) -> Option<Reach> {
     match address.iter().next()? {
         Protocol::Ip4(ip) => Some(reach_of(IpAddr::V4(ip))),
-        Protocol::Ip6(ip) => Some(reach_of(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4))),
+        Protocol::Ip6(ip) => Some(reach_of(IpAddr::V6(ip).to_canonical())),
         _ => None,
     }
 }
@@ -101,7 +101,7 @@ fn reach_of(ip: IpAddr) -> Reach {
 pub(crate) fn is_unspecified(address: &Multiaddr) -> bool {
     match address.iter().next() {
         Some(Protocol::Ip4(ip)) => ip.is_unspecified(),
-        Some(Protocol::Ip6(ip)) => ip.is_unspecified(),
+        Some(Protocol::Ip6(ip)) => IpAddr::V6(ip).to_canonical().is_unspecified(),
         _ => false,
     }
 }

@@ -141,5 +141,5 @@ async fn synchronise_keys(keys: NamedKeys) {
 /// Whether only this machine can reach an address.
 #[must_use]
 pub fn is_loopback(address: &SocketAddr) -> bool {
-    address.ip().is_loopback()
+    address.ip().to_canonical().is_loopback()
 }
