@@ -18,10 +18,13 @@ const EXACT_INTEGER: u128 = 1 << 53;
 const MOST_ZEROS: i64 = 40;
 /// Most digits of a bound: `i128` holds any so many.
 const MAX_DIGITS: usize = 38;
+/// Most multiples that are listed.
+const MAX_MULTIPLES: i128 = 400;
 /// The first placeholder: `f64` holds it and its half steps.
 const FIRST_PLACEHOLDER: u64 = (1 << 51) + 1;
 
 /// A decimal number: its digits without leading zeros, times a power of ten.
+#[derive(Clone)]
 struct Decimal {
     negative: bool,
     digits: String,
@@ -50,12 +53,22 @@ impl Decimal {
         Some(Self { negative, digits: digits.to_owned(), exponent: i64::from(exponent) + shift })
     }
 
+    /// The number that a value holds.
+    fn of(value: &Value) -> Option<Self> {
+        Self::parse(&marked(value).map_or_else(|| value.to_string(), str::to_owned))
+    }
+
     /// Its value, if it is an integer of bounded length.
     fn integer(&self) -> Option<i128> {
+        self.scaled(0)
+    }
+
+    /// Its value in units of this decimal place, if it has so many of them.
+    fn scaled(&self, places: i64) -> Option<i128> {
         if self.digits.is_empty() {
             return Some(0);
         }
-        let zeros = usize::try_from(self.exponent).ok()?;
+        let zeros = usize::try_from(self.exponent + places).ok()?;
         let length = self.digits.len().checked_add(zeros)?;
         let text = (length <= MAX_DIGITS).then(|| format!("{}{}", self.digits, "0".repeat(zeros)))?;
         let size: i128 = text.parse().ok()?;
@@ -168,11 +181,7 @@ impl Numbers {
 
     /// A schema of the numbers within bounds. `None` if a bound is no integer of at most [`MAX_DIGITS`] digits.
     pub(super) fn within(&mut self, least: &[Limit<'_>], most: &[Limit<'_>], integer: bool) -> Option<Value> {
-        let tightest = |bounds: &[Limit<'_>], lower: bool| {
-            let all = bounds.iter().map(|bound| bound.last_integer(lower)).collect::<Option<Vec<_>>>()?;
-            Some(if lower { all.into_iter().max() } else { all.into_iter().min() })
-        };
-        let (least, most) = (tightest(least, true)?, tightest(most, false)?);
+        let (least, most) = (tightest(least, true, 0)?, tightest(most, false, 0)?);
         let expression = integers(least, most, integer)?;
         Some(self.placeholder(expression, false, integer))
     }
@@ -220,17 +229,50 @@ pub(super) struct Limit<'a> {
     pub(super) excluded: bool,
 }
 
-impl Limit<'_> {
-    /// The last integer within a bound. With an excluded bound that is no integer's, fractions beside it are left out.
-    fn last_integer(&self, lower: bool) -> Option<i128> {
-        let token = marked(self.value).map_or_else(|| self.value.to_string(), str::to_owned);
-        let number = Decimal::parse(&token)?.integer()?;
-        Some(match (self.excluded, lower) {
-            (false, _) => number,
-            (true, true) => number + 1,
-            (true, false) => number - 1,
-        })
+/// The tightest of these bounds in units of a decimal place, if there is one. `None` if a bound is between two of them. With
+/// an excluded bound, the numbers between it and the next unit are left out.
+fn tightest(bounds: &[Limit<'_>], lower: bool, places: i64) -> Option<Option<i128>> {
+    let last = |bound: &Limit<'_>| {
+        let number = Decimal::of(bound.value)?.scaled(places)?;
+        Some(number + i128::from(bound.excluded) * if lower { 1 } else { -1 })
+    };
+    let all = bounds.iter().map(last).collect::<Option<Vec<_>>>()?.into_iter();
+    Some(if lower { all.max() } else { all.min() })
+}
+
+/// The multiples of a number within bounds. `None` if they are too many for a list, or have too many digits.
+pub(super) fn multiples(
+    step: &Value,
+    [least, most]: &[Vec<Limit<'_>>; 2],
+    integer: bool,
+) -> Option<Vec<Value>> {
+    let step = Decimal::of(step)?;
+    let bounds = least.iter().chain(most).map(|bound| Decimal::of(bound.value));
+    let exponents = bounds.chain([Some(step.clone())]).map(|number| Some(number?.exponent));
+    // All of them as whole numbers of the last decimal place.
+    let places = -exponents.collect::<Option<Vec<_>>>()?.into_iter().min()?.min(0);
+    let (least, most) = (tightest(least, true, places)??, tightest(most, false, places)??);
+    let (step, unit) =
+        (step.scaled(places)?.checked_abs()?, 10_i128.checked_pow(u32::try_from(places).ok()?)?);
+    let step = if integer { (step / common_divisor(step, unit)).checked_mul(unit)? } else { step };
+    let first = least.checked_add(step - 1)?.checked_div_euclid(step)?;
+    let last = most.checked_div_euclid(step)?;
+    if last.checked_sub(first)? >= MAX_MULTIPLES {
+        return None;
     }
+    let value = |number: i128| {
+        let number = number.checked_mul(step)?;
+        let (sign, size) = (if number < 0 { "-" } else { "" }, number.checked_abs()?);
+        let width = usize::try_from(places).ok()?;
+        let fraction = if width == 0 { String::new() } else { format!(".{:0width$}", size % unit) };
+        let text = format!("{sign}{}{}", size / unit, fraction.trim_end_matches('0').trim_end_matches('.'));
+        serde_json::from_str(&mark(&text)).ok()
+    };
+    (first..=last).map(value).collect()
+}
+
+fn common_divisor(a: i128, b: i128) -> i128 {
+    if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
 /// The expression of the numbers from `least` to `most`; `None` if there are none.

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::numbers::{Limit, Numbers, has_mark};
+use super::numbers::{self, Limit, Numbers, has_mark};
 use crate::language::LanguageError;
 
 /// Keywords that describe a value, and constrain nothing.
@@ -299,12 +299,15 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn schema(&mut self, schema: &mut Value, pointer: &str) -> Result<(), LanguageError> {
         let Value::Object(fields) = schema else { return Ok(()) };
+        decide_condition(fields);
         let conditional =
             fields.contains_key("if") && ["then", "else"].iter().any(|keyword| fields.contains_key(*keyword));
-        let contains = fields.contains_key("contains");
+        let counts = fields.contains_key("maxContains")
+            || fields.get("minContains").and_then(Value::as_f64) != Some(0.0);
+        let contains = fields.contains_key("contains") && counts;
         fields.retain(|keyword, value| match keyword.as_str() {
             "if" | "then" | "else" => conditional,
-            "minContains" | "maxContains" => contains,
+            "contains" | "minContains" | "maxContains" => contains,
             keyword => says_something(keyword, value),
         });
         self.reference(fields, pointer)?;
@@ -313,6 +316,7 @@ impl Walk<'_> {
             return Err(refused(keyword, pointer, "nodes do not hold answers to it"));
         }
         each_inner(fields, pointer, &mut |inner, place| self.schema(inner, place))?;
+        self.multiples(fields, pointer)?;
         self.values(fields, pointer)?;
         self.bounds(fields, pointer)
     }
@@ -394,6 +398,33 @@ impl Walk<'_> {
         Some(values)
     }
 
+    /// Lists the multiples within close bounds: the library rounds what it compares.
+    fn multiples(&mut self, fields: &mut Map<String, Value>, pointer: &str) -> Result<(), LanguageError> {
+        let known = [&["type"][..], &BOUNDS[..]].concat();
+        let Some(step) = fields.get("multipleOf") else { return Ok(()) };
+        let (numeric, others) = kinds(fields.get("type").cloned());
+        if numeric.is_empty() || self.is_alone(fields, pointer, "multipleOf", &known).is_err() {
+            return Ok(());
+        }
+        let integer = !numeric.iter().any(|kind| *kind == "number");
+        let bounds = BOUNDS.map(|bound| fields.get(bound).cloned());
+        let Some(multiples) = numbers::multiples(step, &limits(&bounds), integer) else { return Ok(()) };
+        if multiples.is_empty() {
+            return Err(refused("multipleOf", pointer, "no multiple is within the bounds"));
+        }
+        known.iter().chain(&["multipleOf"]).for_each(|key| drop(fields.shift_remove(*key)));
+        let mut schemas = vec![json!({ "enum": multiples })];
+        if !others.is_empty() {
+            schemas.push(json!({ "type": others }));
+        }
+        schemas.iter_mut().try_for_each(|schema| match schema {
+            Value::Object(fields) => self.values(fields, pointer),
+            _ => Ok(()),
+        })?;
+        one_of(fields, schemas);
+        Ok(())
+    }
+
     /// Replaces `const` and `enum` with numbers beyond `f64`.
     fn values(&mut self, fields: &mut Map<String, Value>, pointer: &str) -> Result<(), LanguageError> {
         for keyword in ["const", "enum"] {
@@ -425,26 +456,9 @@ impl Walk<'_> {
         };
         let strings = ["type", "minLength", "maxLength", "pattern", "format"];
         self.is_alone(fields, pointer, keyword, &[&strings[..], &BOUNDS[..]].concat())?;
-        let kinds: Vec<Value> = match fields.shift_remove("type") {
-            Some(Value::Array(kinds)) => kinds,
-            Some(kind) => vec![kind],
-            None => TYPES.map(Value::from).to_vec(),
-        };
-        let mut bounds = [Vec::new(), Vec::new()];
-        let removed = BOUNDS.map(|bound| fields.shift_remove(bound));
-        for (index, value) in removed.iter().enumerate() {
-            // In an old form, a flag says that the bound itself is excluded.
-            let flag = (index % 2 == 0).then(|| removed.get(index + 1)).flatten().and_then(Option::as_ref);
-            let excluded = index % 2 == 1 || flag.is_some_and(|flag| *flag == Value::Bool(true));
-            if let (Some(value), Some(side)) =
-                (value.as_ref().filter(|value| !value.is_boolean()), bounds.get_mut(index / 2))
-            {
-                side.push(Limit { value, excluded });
-            }
-        }
-        let [least, most] = &bounds;
-        let (numeric, others): (Vec<Value>, Vec<Value>) =
-            kinds.into_iter().partition(|kind| *kind == "number" || *kind == "integer");
+        let (numeric, others) = kinds(fields.shift_remove("type"));
+        let bounds = BOUNDS.map(|bound| fields.shift_remove(bound));
+        let [least, most] = &limits(&bounds);
         let mut schemas = Vec::new();
         if !numeric.is_empty() {
             let integer = !numeric.iter().any(|kind| *kind == "number");
@@ -480,6 +494,47 @@ impl Walk<'_> {
             Some(other) => Err(refused(other, pointer, "it stands beside a number of too many digits")),
         }
     }
+}
+
+/// Leaves one branch of a condition that always holds, or never.
+fn decide_condition(fields: &mut Map<String, Value>) {
+    let holds = match fields.get("if") {
+        Some(Value::Bool(holds)) => *holds,
+        Some(Value::Object(none)) if none.is_empty() => true,
+        _ => return,
+    };
+    fields.shift_remove("if");
+    let [then, otherwise] = ["then", "else"].map(|keyword| fields.shift_remove(keyword));
+    let branch = if holds { then } else { otherwise }.filter(|branch| *branch != Value::Bool(true));
+    if let (Some(branch), Value::Array(all)) = (branch, fields.entry("allOf").or_insert_with(|| json!([]))) {
+        all.push(branch);
+    }
+}
+
+/// The numeric types of a schema, and the others.
+fn kinds(kind: Option<Value>) -> (Vec<Value>, Vec<Value>) {
+    let kinds = match kind {
+        Some(Value::Array(kinds)) => kinds,
+        Some(kind) => vec![kind],
+        None => TYPES.map(Value::from).to_vec(),
+    };
+    kinds.into_iter().partition(|kind| *kind == "number" || *kind == "integer")
+}
+
+/// The lower and the upper bounds among the values of [`BOUNDS`].
+fn limits(values: &[Option<Value>; 4]) -> [Vec<Limit<'_>>; 2] {
+    let mut limits = [Vec::new(), Vec::new()];
+    for (index, value) in values.iter().enumerate() {
+        // In an old form, a flag says that the bound itself is excluded.
+        let flag = (index % 2 == 0).then(|| values.get(index + 1)).flatten().and_then(Option::as_ref);
+        let excluded = index % 2 == 1 || flag.is_some_and(|flag| *flag == Value::Bool(true));
+        if let (Some(value), Some(side)) =
+            (value.as_ref().filter(|value| !value.is_boolean()), limits.get_mut(index / 2))
+        {
+            side.push(Limit { value, excluded });
+        }
+    }
+    limits
 }
 
 /// Whether a keyword constrains a value.

@@ -332,6 +332,44 @@ fn numbers_keep_all_their_digits() {
 }
 
 #[test]
+fn multiples_within_close_bounds_and_decided_conditions_are_held() {
+    for (schema, right, wrong) in [
+        (
+            r#"{"type": "number", "minimum": 0.3, "maximum": 0.3, "multipleOf": 0.1}"#,
+            &["0.3"][..],
+            &["0.2"][..],
+        ),
+        (
+            r#"{"type": "number", "minimum": 0.7, "exclusiveMaximum": 0.77, "multipleOf": 0.07}"#,
+            &["0.7"],
+            &["0.77", "0.74"],
+        ),
+        (
+            r#"{"type": "integer", "minimum": 9007199254740993, "maximum": 9007199254741013, "multipleOf": 10}"#,
+            &["9007199254741000", "9007199254741010"],
+            &["9007199254740993", "9007199254740990", "9007199254741020"],
+        ),
+        (
+            r#"{"type": ["integer", "null"], "exclusiveMinimum": -7, "maximum": 7, "multipleOf": 3.5}"#,
+            &["0", "7", "null"],
+            &["-7", "3", "3.5"],
+        ),
+        (r#"{"type": "integer", "minimum": 1, "maximum": 100000, "multipleOf": 7}"#, &["7", "99995"], &["8"]),
+        (r#"{"if": true, "then": {"type": "integer"}, "else": {"type": "string"}}"#, &["3"], &["\"a\""]),
+        (r#"{"type": "integer", "if": {}, "then": {"const": 1}}"#, &["1"], &["2"]),
+        (r#"{"if": false, "then": {"type": "integer"}, "else": {"const": "a"}}"#, &["\"a\""], &["3"]),
+        (
+            r#"{"type": "array", "items": {"type": "integer"}, "contains": {"const": 1}, "minContains": 0}"#,
+            &["[2]", "[]"],
+            &["3"],
+        ),
+    ] {
+        assert!(right.iter().all(|answer| takes(schema, answer)), "{schema}");
+        assert!(!wrong.iter().any(|answer| takes(schema, answer)), "{schema}");
+    }
+}
+
+#[test]
 fn keywords_that_say_nothing_are_no_reason_to_refuse() {
     for (keyword, right, wrong) in [
         (r#""uniqueItems": false"#, "3", "[]"),
@@ -428,6 +466,18 @@ fn a_refusal_names_the_keyword_and_its_place() {
         (
             r#"{"type": "number", "multipleOf": 9007199254740993}"#,
             "`multipleOf` at /properties/v/multipleOf: ",
+        ),
+        (
+            r#"{"type": "integer", "minimum": 8, "maximum": 13, "multipleOf": 7}"#,
+            "`multipleOf` at /properties/v/multipleOf: ",
+        ),
+        (
+            r#"{"type": "integer", "minimum": 9007199254740993, "multipleOf": 10}"#,
+            "`multipleOf` at /properties/v/multipleOf: ",
+        ),
+        (
+            r#"{"type": "array", "contains": {}, "minContains": 0, "maxContains": 1}"#,
+            "`contains` at /properties/v/contains: ",
         ),
         (r#"{"type": "string", "maxLength": "x"}"#, "`maxLength` at /properties/v/maxLength: "),
     ] {
