@@ -19,7 +19,7 @@ use baton_keys::{
     files::{self, FileSecret, KeyFileError},
     ids::{ExchangeKeyId, NodeId},
 };
-use baton_mesh::{Multiaddr, PeerId, peer_id_of};
+use baton_mesh::{Multiaddr, PeerId, Reach, peer_id_of, reach_of_address};
 use baton_proto::{
     limits::{MAX_RECORD_LIST, MAX_RECORD_TEXT_BYTES, NODE_RECORD_VERSION, VERSION},
     node_record::{ModelOffer, NodeLimits, NodeRecord, StorageOffer},
@@ -261,15 +261,14 @@ fn store_ring(path: &Path, ring: &KeyRing) -> Result<(), IdentityError> {
 /// The addresses to publish. Includes loopback addresses only if there are no others (a network on one
 /// machine).
 fn publishable(addresses: &[Multiaddr]) -> Vec<String> {
-    let is_loopback = |text: &String| text.starts_with("/ip4/127.") || text.starts_with("/ip6/::1/");
+    let is_loopback = |address: &&Multiaddr| reach_of_address(address) == Some(Reach::Loopback);
+    let has_others = !addresses.iter().all(|address| is_loopback(&address));
     let mut texts: Vec<String> = Vec::new();
-    for text in addresses.iter().map(ToString::to_string) {
+    for address in addresses.iter().filter(|address| !(has_others && is_loopback(address))) {
+        let text = address.to_string();
         if text.len() <= MAX_RECORD_TEXT_BYTES && !texts.contains(&text) {
             texts.push(text);
         }
-    }
-    if !texts.iter().all(is_loopback) {
-        texts.retain(|text| !is_loopback(text));
     }
     texts.truncate(MAX_RECORD_LIST);
     texts
@@ -488,7 +487,8 @@ mod tests {
     fn loopback_is_published_only_where_there_is_nothing_else() {
         let loopback = addresses(&["/ip4/127.0.0.1/tcp/1", "/ip6/::1/tcp/1", "/ip4/127.0.0.1/tcp/1"]);
         assert_eq!(publishable(&loopback), ["/ip4/127.0.0.1/tcp/1", "/ip6/::1/tcp/1"]);
-        let mixed = addresses(&["/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.1/tcp/1"]);
+        let mixed =
+            addresses(&["/ip4/127.0.0.1/tcp/1", "/ip6/::ffff:127.0.0.1/tcp/1", "/ip4/10.0.0.1/tcp/1"]);
         assert_eq!(publishable(&mixed), ["/ip4/10.0.0.1/tcp/1"]);
         let many: Vec<_> =
             (1..100).map(|port| format!("/ip4/10.0.0.1/tcp/{port}").parse().unwrap()).collect();
