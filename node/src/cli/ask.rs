@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use baton_kit::output::root_cause;
+use baton_walrus_client::http_client::read_bounded;
 use reqwest::Client;
 
 use super::{Exit, Failure, NodeArgs};
@@ -15,7 +16,7 @@ use crate::{
 /// Timeout of the whole answer, which comes from this machine.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest answer: a status has some lines for each model, address and peer.
-const MAX_ANSWER_BYTES: usize = 1024 * 1024;
+const MAX_ANSWER_BYTES: u64 = 1024 * 1024;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -82,16 +83,12 @@ impl Admin {
         let silent =
             |error: reqwest::Error| AskError::Silent { address: self.address, reason: root_cause(&error) };
         let request = self.client.get(format!("http://{}/{path}", self.address));
-        let mut answer = request.send().await.map_err(silent)?;
-        let mut body = Vec::new();
-        while let Some(chunk) = answer.chunk().await.map_err(silent)? {
-            body.extend_from_slice(&chunk);
-            if body.len() > MAX_ANSWER_BYTES {
-                return Err(AskError::OtherProgram(self.address));
-            }
-        }
+        let answer = request.send().await.map_err(silent)?;
+        let (other, status) = (|| AskError::OtherProgram(self.address), answer.status());
+        let body = read_bounded(answer, MAX_ANSWER_BYTES).await;
+        let body = body.map_err(|error| error.map_or_else(other, silent))?;
         // A node of an older version may lack a route.
-        if answer.status().is_success() { Ok(body) } else { Err(AskError::OtherProgram(self.address)) }
+        if status.is_success() { Ok(body) } else { Err(other()) }
     }
 }
 
