@@ -11,7 +11,7 @@ use baton_client::Client;
 use baton_keys::{SecretSigningKey, account::sign_relayer_url};
 use baton_kit::{output::print_line, signals::StopSignals};
 use baton_memory::Memory;
-use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr};
+use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr, Reach, reach_of_address};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
@@ -196,7 +196,10 @@ pub(crate) fn memory_facts(settings: &Settings, embedder: &str) -> MemoryFacts {
 fn addresses(external: &[Multiaddr], listen: &[Multiaddr], peer_id: &str) -> Vec<String> {
     let suffix = format!("/p2p/{peer_id}");
     let mut addresses: Vec<String> = Vec::new();
-    for address in external.iter().chain(listen) {
+    let mut all: Vec<&Multiaddr> = external.iter().chain(listen).collect();
+    // The sort is stable: external addresses stay first.
+    all.sort_by_key(|address| reach_of_address(address) == Some(Reach::Loopback));
+    for address in all {
         let mut text = address.to_string();
         if !text.ends_with(&suffix) {
             text.push_str(&suffix);
@@ -205,13 +208,7 @@ fn addresses(external: &[Multiaddr], listen: &[Multiaddr], peer_id: &str) -> Vec
             addresses.push(text);
         }
     }
-    // The sort is stable: external addresses stay first.
-    addresses.sort_by_key(|address| is_loopback(address));
     addresses
-}
-
-fn is_loopback(address: &str) -> bool {
-    address.starts_with("/ip4/127.") || address.starts_with("/ip6/::1/")
 }
 
 /// Reports the relayer's addresses once it listens: for a person, or as one JSON line for a program.
