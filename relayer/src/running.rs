@@ -4,6 +4,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use baton_kit::output::root_cause;
+use baton_walrus_client::http_client::read_bounded;
 use reqwest::{Client, Response, StatusCode};
 use serde_json::Value;
 
@@ -18,7 +19,7 @@ use crate::{
 /// Timeout of one answer. The relayer's own readiness check waits ten seconds for its storage.
 const TIMEOUT: Duration = Duration::from_secs(12);
 /// Largest answer that is read; real ones have about a kilobyte.
-const MAX_ANSWER_BYTES: usize = 64 * 1024;
+const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
 /// A relayer that answered.
 #[derive(Clone, Debug)]
@@ -106,14 +107,10 @@ async fn get(client: &Client, url: &str) -> Result<(StatusCode, Value), String> 
 }
 
 /// The JSON of an answer of limited length.
-pub(crate) async fn read_json(mut response: Response) -> Result<Value, String> {
-    let mut bytes = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| root_cause(&error))? {
-        if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
-            return Err(format!("the answer is longer than {MAX_ANSWER_BYTES} bytes"));
-        }
-        bytes.extend_from_slice(&chunk);
-    }
+pub(crate) async fn read_json(response: Response) -> Result<Value, String> {
+    let too_long = || format!("the answer is longer than {MAX_ANSWER_BYTES} bytes");
+    let bytes = read_bounded(response, MAX_ANSWER_BYTES).await;
+    let bytes = bytes.map_err(|error| error.map_or_else(too_long, |error| root_cause(&error)))?;
     serde_json::from_slice(&bytes).map_err(|error| error.to_string())
 }
 

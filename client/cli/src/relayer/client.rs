@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// Time for the connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest answer that is read: the largest export.
-const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
+const MAX_ANSWER_BYTES: u64 = 256 * 1024 * 1024;
 
 /// A relayer, called for an account.
 pub(crate) struct RelayerClient {
@@ -189,15 +189,11 @@ impl RelayerClient {
             request =
                 request.header("content-type", "application/json").header("x-body-sha256", hash).body(body);
         }
-        let mut answer = request.send().await.map_err(unreachable)?;
+        let answer = request.send().await.map_err(unreachable)?;
         let status = answer.status();
-        let mut bytes = Vec::new();
-        while let Some(part) = answer.chunk().await.map_err(unreachable)? {
-            bytes.extend_from_slice(&part);
-            if bytes.len() > MAX_ANSWER_BYTES {
-                return Err(refused("TooLarge", "the relayer's answer is too large", None));
-            }
-        }
+        let too_large = || refused("TooLarge", "the relayer's answer is too large", None);
+        let bytes = http_client::read_bounded(answer, MAX_ANSWER_BYTES).await;
+        let bytes = bytes.map_err(|error| error.map_or_else(too_large, unreachable))?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if status.is_success() { Ok(text) } else { Err(fault(status, &text)) }
     }

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 /// Time for a relayer to name its address.
 const RELAYER_WAIT: Duration = Duration::from_secs(10);
 /// Largest answer of a relayer about itself.
-const MAX_IDENTITY_BYTES: usize = 64 * 1024;
+const MAX_IDENTITY_BYTES: u64 = 64 * 1024;
 
 /// Whether a relayer is named by the URL of its HTTP server.
 pub(super) fn is_url(text: &str) -> bool {
@@ -79,17 +79,13 @@ pub(crate) struct RelayerIdentity {
 pub(crate) async fn ask_identity(http: &reqwest::Client, url: &str) -> Result<RelayerIdentity, String> {
     let answer =
         http.get(format!("{url}/relayer")).send().await.and_then(reqwest::Response::error_for_status);
-    let mut answer = answer.map_err(|error| match error.status() {
+    let answer = answer.map_err(|error| match error.status() {
         Some(status) => format!("it answers {status}"),
         None => http_client::describe(&error),
     })?;
-    let mut body = Vec::new();
-    while let Some(piece) = answer.chunk().await.map_err(|error| error.to_string())? {
-        if body.len() + piece.len() > MAX_IDENTITY_BYTES {
-            return Err("its answer is too long".to_owned());
-        }
-        body.extend_from_slice(&piece);
-    }
+    let too_long = || "its answer is too long".to_owned();
+    let body = http_client::read_bounded(answer, MAX_IDENTITY_BYTES).await;
+    let body = body.map_err(|error| error.map_or_else(too_long, |error| http_client::describe(&error)))?;
     serde_json::from_slice(&body).map_err(|error| error.to_string())
 }
 
