@@ -165,7 +165,10 @@ async fn a_forced_call_is_held_to_the_schema_of_its_tool_and_read_as_a_call() {
     world.will_say(call);
     let forced = endpoint.post(CHAT, &body).await;
     let asked = world.nodes[0].seen(|seen| seen.asked.pop()).unwrap().0;
-    assert!(asked.unwrap().contains("{\"const\": \"now\"}"), "the node holds the answer to the call's schema");
+    assert!(
+        asked.unwrap().contains("{\"const\": \"now\"}"),
+        "the node holds the answer to the call's schema"
+    );
     let now = json!({ "function": { "name": "now", "arguments": "{\"zone\":\"UTC\"}" } });
     let message = json!({ "content": null, "tool_calls": [now] });
     assert_has(&forced["choices"][0], &json!({ "finish_reason": "tool_calls", "message": message }));
