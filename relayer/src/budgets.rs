@@ -4,6 +4,7 @@
 //! The use of the hour is saved (`upkeep.rs`), so that a restart does not begin the hour anew.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -18,7 +19,7 @@ use baton_memory::{
     ids::OwnerId,
     model::Text,
 };
-use baton_proto::store::StoreError;
+use baton_proto::{ids::BlobId, store::StoreError};
 use baton_walrus_client::quilt::QuiltPatchId;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -234,8 +235,8 @@ impl ContentStore for CountedContents {
         self.store.batch_limit()
     }
 
-    fn get<'a>(&'a self, id: QuiltPatchId) -> ContentFuture<'a, Vec<u8>> {
-        self.store.get(id)
+    fn get(&self, quilt: BlobId, verified: bool) -> ContentFuture<'_, HashMap<QuiltPatchId, Vec<u8>>> {
+        self.store.get(quilt, verified)
     }
 }
 
@@ -269,7 +270,7 @@ mod tests {
             Box::pin(async { Ok(Vec::new()) })
         }
 
-        fn get<'a>(&'a self, _: QuiltPatchId) -> ContentFuture<'a, Vec<u8>> {
+        fn get(&self, _: BlobId, _: bool) -> ContentFuture<'_, HashMap<QuiltPatchId, Vec<u8>>> {
             Box::pin(async { Err(StoreError::NotFound) })
         }
     }

@@ -43,7 +43,7 @@ pub const LARGE_OWNER_BYTES: u64 = 8 << 20;
 pub const MAX_OPEN_BYTES: u64 = 2 << 30;
 /// Time without a request after which an owner is closed.
 pub const OWNER_IDLE: Duration = Duration::from_secs(300);
-/// Concurrent reads from Walrus during a restore.
+/// Quilts that a restore reads at once.
 pub const RESTORE_AT_ONCE: usize = 8;
 /// The form of an outside name, for errors.
 pub const NAME_FORM: &str = "a name has 1 to 256 bytes, not only spaces, and no control characters";

@@ -4,7 +4,12 @@ mod export;
 mod import;
 mod lines;
 
+use std::collections::BTreeMap;
+
 use baton_keys::contexts::MEMORY_EXPORT;
+use baton_proto::ids::BlobId;
+use baton_walrus_client::quilt::QuiltPatchId;
+use futures::{StreamExt as _, stream};
 
 use self::{
     export::Exporter,
@@ -115,7 +120,7 @@ impl Memory {
         .await
     }
 
-    /// Reads a project's contents on Walrus again, newest first, and checks IDs, keys and words. Unreadable
+    /// Reads a project's contents on Walrus again, newest first, and opens them with their keys. Unreadable
     /// or different contents are stored anew; matching ones are skipped.
     ///
     /// # Errors
@@ -130,21 +135,28 @@ impl Memory {
             return Err(MemoryError::Unavailable("this relayer keeps no contents on Walrus".into()));
         };
         let (stored, total) = self.read(owner, |open| open.stored_in(project.as_deref(), limit)).await?;
-        let mut restored =
-            RestoreReport { total, truncated: total > stored.len() as u64, ..RestoreReport::default() };
-        let mut lost = Vec::new();
-        for part in stored.chunks(RESTORE_AT_ONCE) {
-            let reads = part.iter().map(|(_, _, pointer, _)| contents.get(pointer.into()));
-            let read = futures::future::join_all(reads).await;
-            for ((id, key, _, text), bytes) in part.iter().zip(read) {
-                let content = bytes.ok().and_then(|bytes| content::open(owner, *id, key, &bytes));
-                if content.is_some_and(|content| content.text == *text) {
-                    restored.skipped += 1;
-                } else {
-                    lost.push(*id);
+        let checked = stored.len() as u64;
+        let mut restored = RestoreReport { total, truncated: total > checked, ..RestoreReport::default() };
+        let mut quilts: BTreeMap<BlobId, Vec<StoredContent>> = BTreeMap::new();
+        for content in stored {
+            quilts.entry(content.2.quilt).or_default().push(content);
+        }
+        let reads = quilts.into_iter().map(async |(quilt, mut missing)| {
+            for verified in [false, true] {
+                let Ok(read) = contents.get(quilt, verified).await else { break };
+                missing.retain(|(id, key, patch, text)| {
+                    let content = read.get(patch).and_then(|bytes| content::open(owner, *id, key, bytes));
+                    content.is_none_or(|content| content.text != *text)
+                });
+                if missing.is_empty() {
+                    break;
                 }
             }
-        }
+            missing.into_iter().map(|(id, ..)| id).collect()
+        });
+        let lost: Vec<Vec<ItemId>> = stream::iter(reads).buffer_unordered(RESTORE_AT_ONCE).collect().await;
+        let lost = lost.concat();
+        restored.skipped = checked - lost.len() as u64;
         if !lost.is_empty() {
             self.write(owner, |_| Ok((Plan::of(vec![Event::Unstored { items: lost.clone() }]), ()))).await?;
             // Stored at once, so that the answer reports the result.
@@ -162,7 +174,7 @@ impl Memory {
     }
 }
 
-type StoredContent = (ItemId, StoredKey, crate::events::Pointer, Text);
+type StoredContent = (ItemId, StoredKey, QuiltPatchId, Text);
 
 impl Owner {
     /// Items of a project with content on Walrus, newest first, at most `limit`; and their total.
@@ -171,8 +183,8 @@ impl Owner {
         let inside = self.state.entries.values().rev().filter(|entry| self.project_of(entry) == id);
         let stored: Vec<StoredContent> = inside
             .filter_map(|entry| {
-                let pointer = entry.pointer.clone()?;
-                Some((entry.item.id, entry.key.clone(), pointer, entry.item.text.clone()))
+                let patch = entry.pointer.as_ref()?.into();
+                Some((entry.item.id, entry.key.clone(), patch, entry.item.text.clone()))
             })
             .collect();
         let total = stored.len() as u64;

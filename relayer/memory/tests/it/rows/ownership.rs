@@ -66,6 +66,13 @@ fn a_restore_stores_anew_what_walrus_lost_or_changed() {
         world.remember(ANA, &pool(), "The mast measures eleven metres.").await;
         world.settle().await;
         let contents = world.contents.clone().unwrap();
+        // Both are in one quilt. Bytes that do not open are read again, from an aggregator that has the right ones.
+        for (lies, reads) in [(false, 1), (true, 3)] {
+            contents.lies.store(lies, Ordering::Relaxed);
+            let restored = world.memory.restore(ANA, None, 10).await.unwrap();
+            assert_eq!((restored.restored, restored.skipped), (0, 2));
+            assert_eq!(contents.reads.load(Ordering::Relaxed), reads);
+        }
         contents.blobs.lock().unwrap().values_mut().for_each(|bytes| bytes[40] ^= 1);
         let restored = world.memory.restore(ANA, None, 10).await.unwrap();
         assert_eq!((restored.restored, restored.skipped, restored.failed), (2, 0, 0));

@@ -2,7 +2,7 @@
 //! that fail on demand.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     future::Future,
     path::Path,
     sync::{
@@ -124,8 +124,12 @@ impl Embedder for TestEmbedder {
 #[derive(Default)]
 pub(super) struct TestContents {
     pub down: AtomicBool,
+    /// Whether reads without verification get other bytes.
+    pub lies: AtomicBool,
     /// Number of attempts to store.
     pub tries: AtomicU64,
+    /// Number of quilts read.
+    pub reads: AtomicU64,
     pub blobs: Mutex<BTreeMap<(u8, u16), Vec<u8>>>,
     next: AtomicU64,
 }
@@ -151,9 +155,15 @@ impl ContentStore for TestContents {
         })
     }
 
-    fn get<'a>(&'a self, id: QuiltPatchId) -> ContentFuture<'a, Vec<u8>> {
+    fn get(&self, quilt: BlobId, verified: bool) -> ContentFuture<'_, HashMap<QuiltPatchId, Vec<u8>>> {
         Box::pin(async move {
-            self.blobs.lock().unwrap().get(&(id.quilt.0[0], id.start)).cloned().ok_or(StoreError::NotFound)
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            let blobs = self.blobs.lock().unwrap();
+            let patches = blobs.iter().filter(|((number, _), _)| *number == quilt.0[0]);
+            let patch = |start: u16| QuiltPatchId { quilt, start, end: start + 1 };
+            let right = verified || !self.lies.load(Ordering::Relaxed);
+            let bytes = |bytes: &Vec<u8>| if right { bytes.clone() } else { vec![0; bytes.len()] };
+            Ok(patches.map(|((_, start), stored)| (patch(*start), bytes(stored))).collect())
         })
     }
 }
