@@ -27,6 +27,9 @@ impl HttpStore {
         limit: u64,
         verification: Verification,
     ) -> Result<Vec<u8>, StoreError> {
+        if verification == Verification::BlobId {
+            self.inner.ask_shards_once().await;
+        }
         let check = ContentCheck::of(verification, id);
         let plan = ReadPlan { id: Some(id), ..ReadPlan::get(blob_path(id), check, limit) };
         self.inner.read(&plan).await

@@ -34,7 +34,7 @@ impl HttpStoreInner {
         self.announced.get().copied().flatten().unwrap_or(self.shards)
     }
 
-    /// Asks for the shard count before a PUT, if the announced one counts and no server has answered so far.
+    /// Asks for the shard count before an ID is computed, if the announced one counts and no server has answered so far.
     pub(super) async fn ask_shards_once(&self) {
         if self.announced.get().is_none()
             && let Err(error) = self.ask_shards(SHARDS_WAIT).await

@@ -30,7 +30,7 @@ async fn a_quilt_is_stored_and_read() {
 }
 
 #[tokio::test]
-async fn the_number_of_shards_that_a_store_announces_is_taken_before_the_first_put() {
+async fn the_number_of_shards_that_a_store_announces_is_taken_before_the_first_id() {
     let folder = TempDir::new().unwrap();
     let running = Running::start(open(&folder)).await;
     let builder = || HttpStore::builder(&running.url, &running.url, ShardCount::MAINNET);
@@ -38,7 +38,9 @@ async fn the_number_of_shards_that_a_store_announces_is_taken_before_the_first_p
     assert_eq!(fixed, Err(StoreError::WrongContent));
     let patches = [("a".to_owned(), b"x".to_vec())];
     let quilts = builder().adopt_shards().build().unwrap();
-    assert!(quilts.store_quilt(&patches, &PutOptions::default()).await.is_ok());
+    let quilt = quilts.store_quilt(&patches, &PutOptions::default()).await.unwrap();
+    let reader = builder().adopt_shards().build().unwrap();
+    assert_eq!(reader.read_patch(quilt.patches["a"], LIMIT).await.unwrap(), b"x");
     let store = builder().adopt_shards().build().unwrap();
     assert_eq!(store.shards(), ShardCount::MAINNET);
     assert!(store.store(BLOB, &PutOptions::default()).await.is_ok());
