@@ -277,13 +277,6 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_token_that_was_used_already_leaves_doubt() {
-        let used = failure(429, r#"{"error":{"details":[{"reason":"TOKEN_ALREADY_USED"}]}}"#);
-        assert_eq!(reason(&used.of_put(true)), "ambiguous");
-        assert_eq!(reason(&used.of_put(false)), "refused");
-    }
-
-    #[test]
     fn a_failed_read_is_missing_busy_or_refused() {
         for (statuses, expected) in [
             (&[404][..], ReadFault::Missing),
@@ -354,12 +347,5 @@ mod tests {
             Some(Duration::ZERO),
             "by our own clock"
         );
-    }
-
-    #[test]
-    fn a_result_is_read_after_a_byte_order_mark() {
-        let body =
-            format!("\u{feff}{{\"alreadyCertified\":{{\"blobId\":\"{}\",\"endEpoch\":3}}}}", BlobId([7; 32]));
-        assert_eq!(blob_stored(body.as_bytes(), BlobId([7; 32])).unwrap().end_epoch, Some(3));
     }
 }

@@ -10,7 +10,7 @@ use baton_proto::{
 use baton_walrus_client::{QuiltPatch, QuiltPatchId, ShardCount, blob_id, http_store::StoredHow, quilt};
 use wiremock::ResponseTemplate;
 
-use crate::http_common::{answering, answering_status, builder, count, created};
+use crate::http_common::{answering, answering_status, builder, created};
 
 const SHARDS: ShardCount = ShardCount::TESTBED;
 const LIMIT: u64 = 1 << 20;
@@ -70,17 +70,6 @@ async fn a_quilt_is_sent_as_a_form_and_its_ids_are_ours() {
         fields.insert(name, field.bytes().await.unwrap().to_vec());
     }
     assert_eq!(fields, BTreeMap::from(patches()));
-}
-
-#[tokio::test]
-async fn a_quilt_under_other_patch_ids_is_wrong_content() {
-    let (_, id, mut ids) = quilt();
-    ids.values_mut().next().unwrap().end += 1;
-    let (liar, none) = (answering(stored_answer(&ids, id)).await, answering_status(404).await);
-    let store = builder(&[&liar], &[&none]).build().unwrap();
-    let refused = store.store_quilt(&patches(), &PutOptions::default()).await;
-    assert_eq!(refused, Err(StoreError::WrongContent));
-    assert_eq!(count(&liar, "PUT").await, 1);
 }
 
 #[tokio::test]
