@@ -35,7 +35,6 @@ pub(crate) async fn run(settings: &Settings, command: &SessionCommand, out: &Out
     let mut root = None;
     match command {
         C::Verify { file: Some(file), full, .. } => return verify::verify_file(file, *full, out).await,
-        C::Renew { .. } => settings.ask_shards().await?,
         C::Restore { session: None, words_file } => {
             let words = words::read(words_file.as_deref())?;
             root = Some(SessionRoot::from_words(&words).map_err(ClientError::from)?);

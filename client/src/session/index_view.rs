@@ -73,14 +73,4 @@ mod tests {
         assert!(!view.is_look_due(NOW + LOOK_RETRY_MS));
         assert!(view.is_look_due(NOW + LOOK_RETRY_MS + 1));
     }
-
-    #[test]
-    fn a_divergence_lasts_until_a_comparison_without_it() {
-        let mut view = IndexView::default();
-        view.note_comparison::<()>(&Err(ClientError::Protocol(ErrorCode::ForkDetected)));
-        assert!(view.diverged);
-        assert_eq!(view.trouble, Some(ErrorCode::ForkDetected));
-        view.note_comparison(&Ok(()));
-        assert!(!view.diverged && view.trouble.is_none());
-    }
 }

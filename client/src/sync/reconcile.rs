@@ -75,17 +75,10 @@ pub struct ReconcileReport {
     pub indexes: Vec<IndexStatus>,
 }
 
-/// The outcome of a comparison and merge.
-pub(crate) struct MergeOutcome {
-    status: HeadStatus,
-    caught_up: u64,
-    fork: Option<Fork>,
-}
-
-impl MergeOutcome {
+impl ReconcileReport {
     /// Nothing was merged.
     fn unchanged(status: HeadStatus) -> Self {
-        Self { status, caught_up: 0, fork: None }
+        Self { status, caught_up: 0, fork: None, indexes: Vec::new() }
     }
 
     /// With the outcome of the merge before, of another chain.
@@ -96,6 +89,7 @@ impl MergeOutcome {
             status: if unpublished { HeadStatus::Unpublished } else { self.status },
             caught_up: self.caught_up + earlier.caught_up,
             fork: earlier.fork.or(self.fork),
+            ..self
         }
     }
 }
@@ -111,7 +105,7 @@ pub(crate) async fn reconcile(
         // The index lost or withholds the record that it took: ours is published above the one it shows.
         Err(ClientError::Protocol(ErrorCode::RollbackDetected)) => {
             on_event(TurnEvent::Devices(DeviceEvent::ShownLess));
-            MergeOutcome::unchanged(HeadStatus::Unpublished)
+            ReconcileReport::unchanged(HeadStatus::Unpublished)
         }
         merged => merged?,
     };
@@ -122,10 +116,9 @@ pub(crate) async fn reconcile(
         let reason = error.to_string();
         on_event(TurnEvent::Devices(DeviceEvent::NotCompared { reason }));
     }
-    let MergeOutcome { status, caught_up, fork } = merged;
     let is_current = published.is_ok() && session.read(|state| state.last().is_some());
-    let status = if is_current { HeadStatus::Current } else { status };
-    Ok(ReconcileReport { status, caught_up, fork, indexes: session.indexes(|view| view.statuses.clone()) })
+    let status = if is_current { HeadStatus::Current } else { merged.status };
+    Ok(ReconcileReport { status, indexes: session.indexes(|view| view.statuses.clone()), ..merged })
 }
 
 /// As [`SessionHandle::publish_over`](crate::SessionHandle::publish_over).
@@ -215,12 +208,12 @@ pub(crate) async fn compare_and_merge(
     session: &Arc<Session>,
     wait: Duration,
     events: &mut Events<'_>,
-) -> Result<MergeOutcome, ClientError> {
+) -> Result<ReconcileReport, ClientError> {
     let (snapshot, compared) = head::look_and_compare(core, session, wait).await?;
     let outcome = match compared {
         Ok(status) => {
             head::spawn_repair_of_indexes(core, session.id, &snapshot.look);
-            MergeOutcome::unchanged(status)
+            ReconcileReport::unchanged(status)
         }
         Err(error) if error.is_divergence() => {
             merge_all(core, session, &snapshot.heads, events).await?.ok_or(error)?
@@ -228,7 +221,7 @@ pub(crate) async fn compare_and_merge(
         Err(error) => return Err(error),
     };
     let kept = keep_branches_of(core, session, &snapshot.heads, events).await;
-    Ok(MergeOutcome { fork: outcome.fork.or(kept), ..outcome })
+    Ok(ReconcileReport { fork: outcome.fork.or(kept), ..outcome })
 }
 
 /// Merges the chain of each of these heads that has turns which are missing here; none if no head has.
@@ -237,7 +230,7 @@ pub(crate) async fn merge_all(
     session: &Arc<Session>,
     heads: &[FoundHead],
     events: &mut Events<'_>,
-) -> Result<Option<MergeOutcome>, ClientError> {
+) -> Result<Option<ReconcileReport>, ClientError> {
     let mut merged = None;
     for found in heads {
         // The merge of a newer head may have brought this one too.
@@ -262,7 +255,7 @@ async fn merge_with(
     session: &Arc<Session>,
     found: &FoundHead,
     events: &mut Events<'_>,
-) -> Result<MergeOutcome, ClientError> {
+) -> Result<ReconcileReport, ClientError> {
     session.load_all().await?;
     let root = session.read(|state| state.root.clone());
     let segments = verify::fetch_chain(core, &root, found, Some(session)).await?;
@@ -271,7 +264,7 @@ async fn merge_with(
     let ends = theirs.first + theirs.links.len() as u64;
     let decided = merge(&ours, &theirs);
     let (at, won) = match decided {
-        Merge::Ours => return Ok(MergeOutcome::unchanged(HeadStatus::Current)),
+        Merge::Ours => return Ok(ReconcileReport::unchanged(HeadStatus::Current)),
         Merge::Behind { from } => {
             adopt(core, session, &segments, from, Some(found.entry())).await?;
             let new = segments.iter().flat_map(|segment| &segment.turns);
@@ -279,7 +272,10 @@ async fn merge_with(
             let own = session.read(|state| new.filter(|turn| state.is_own(&turn.link.turn_id)).count());
             let turns = ends.saturating_sub(from);
             events(TurnEvent::Devices(DeviceEvent::CaughtUp { turns, own: own as u64 }));
-            return Ok(MergeOutcome { status: HeadStatus::Current, caught_up: turns, fork: None });
+            return Ok(ReconcileReport {
+                caught_up: turns,
+                ..ReconcileReport::unchanged(HeadStatus::Current)
+            });
         }
         Merge::Lose { at } => (at, false),
         Merge::Win { at } => (at, true),
@@ -298,7 +294,8 @@ async fn merge_with(
         (Fork { at, won, turns, branch }, ends.saturating_sub(at))
     };
     events(TurnEvent::Devices(DeviceEvent::Forked(fork.clone())));
-    Ok(MergeOutcome { status: HeadStatus::Unpublished, caught_up, fork: Some(fork) })
+    let fork = Some(fork);
+    Ok(ReconcileReport { caught_up, fork, ..ReconcileReport::unchanged(HeadStatus::Unpublished) })
 }
 
 /// Makes sure that the store has the blob of the last turn, before the turn leaves the chain.

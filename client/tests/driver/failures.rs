@@ -1,7 +1,5 @@
 //! Nodes that refuse, lie, or go away.
 
-use std::time::Duration;
-
 use baton_client::{ClientError, RouteOptions, TurnEvent, TurnInput};
 use baton_proto::{ErrorCode, node_record::StorageOffer, note::TurnNoteKind};
 
@@ -240,16 +238,6 @@ async fn a_lost_acknowledgement_is_sent_again_at_the_next_start() {
     let [note] = &ack[..] else { panic!("{ack:?}") };
     let TurnNoteKind::Ack(accepted) = &note.kind else { panic!("{note:?}") };
     assert_eq!(accepted.link_hash, outcome.link_hash);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn without_any_node_the_error_says_how_to_give_one() {
-    let world = World::new(0).await;
-    let client = world.client_with(|config| config.timeouts.discovery = Duration::from_millis(50)).await;
-    let session = session(&client).await;
-    let error = client.session(session).turn(TurnInput::user("hello"), |_| {}).await.unwrap_err();
-    assert_eq!((error.name(), error.exit_code()), ("NoNode", 3));
-    assert!(error.hint().unwrap().contains("--node"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -167,14 +167,6 @@ fn avoided_for_a_month(fault: NodeFailure) {
     assert_eq!(table.last_fault(node(1)), Some(NodeFailure::CutOff), "after its time");
 }
 
-#[test]
-fn warmth_ends() {
-    let mut table = Reputation::default();
-    table.note_warm([1; 32], NOW);
-    assert!(table.is_warm(&[1; 32], NOW + WARM_MS - 1));
-    assert!(!table.is_warm(&[1; 32], NOW + WARM_MS) && !table.is_warm(&[2; 32], NOW));
-}
-
 /// A table with entries of every kind.
 fn full() -> Reputation {
     let mut table = Reputation::default();
