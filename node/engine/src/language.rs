@@ -31,7 +31,7 @@ use std::{borrow::Cow, sync::OnceLock};
 
 use zeroize::Zeroizing;
 
-pub use chat::{Call, Conversation, Json, Message, Role};
+pub use chat::{Call, Conversation, Json, Message, Role, Tool};
 pub use date::Date;
 pub use grammar::{Grammar, Grammars};
 pub use logprobs::{Logprob, LogprobReport, Softmax};

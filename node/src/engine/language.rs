@@ -2,7 +2,7 @@
 //! the wire.
 
 use baton_engine::language::{
-    Call, Conversation, Grammar, Json, LanguageError, Logprob, LogprobReport, Message, Role as Speaker,
+    Call, Conversation, Grammar, Json, LanguageError, Logprob, LogprobReport, Message, Role as Speaker, Tool,
     grammar, sampler,
 };
 use baton_keys::contexts::{SAMPLER_RANDOMNESS, TOKENIZER};
@@ -56,8 +56,12 @@ impl From<LanguageError> for LoadError {
 
 /// A prompt for the engine's templates.
 pub(super) fn conversation(prompt: &Prompt) -> Conversation {
-    let tools = prompt.tools().map_or(Vec::new(), |tools| tools.tools().iter().map(json).collect());
-    Conversation { messages: prompt.spoken().into_iter().map(message).collect(), tools }
+    let tools = prompt.tools().into_iter().flat_map(|tools| tools.tools());
+    let tool = |tool: &ProtoJson| Tool { definition: json(tool), text: tool.write() };
+    Conversation {
+        messages: prompt.spoken().into_iter().map(message).collect(),
+        tools: tools.map(tool).collect(),
+    }
 }
 
 fn message(spoken: ToolMessage<'_>) -> Message {

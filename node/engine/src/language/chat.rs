@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write as _};
 
+use serde_json::Value;
+
 use zeroize::Zeroizing;
 
 /// A message's author.
@@ -32,8 +34,17 @@ impl Role {
 pub struct Conversation {
     /// The messages, the oldest first.
     pub messages: Vec<Message>,
-    /// Definitions of the tools that may be called, in the format of OpenAI's API; may be empty.
-    pub tools: Vec<Json>,
+    /// The tools that may be called; may be empty.
+    pub tools: Vec<Tool>,
+}
+
+/// A tool that may be called.
+#[derive(Clone)]
+pub struct Tool {
+    /// Its definition, in the format of OpenAI's API.
+    pub definition: Json,
+    /// The definition as JSON on one line, with a space after commas and colons, as models saw it most.
+    pub text: Zeroizing<String>,
 }
 
 /// A message.
@@ -109,9 +120,8 @@ pub enum Json {
     Map(Vec<(Zeroizing<String>, Json)>),
 }
 
-impl From<serde_json::Value> for Json {
-    fn from(value: serde_json::Value) -> Self {
-        use serde_json::Value;
+impl From<Value> for Json {
+    fn from(value: Value) -> Self {
         match value {
             Value::Null => Self::Null,
             Value::Bool(value) => Self::Bool(value),

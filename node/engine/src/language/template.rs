@@ -21,7 +21,7 @@ use self::{
 };
 use super::{
     Date, LanguageError,
-    chat::{Call, Conversation, Json, Message, Role},
+    chat::{Call, Conversation, Json, Message, Role, Tool},
 };
 
 /// Maximum size in bytes of a chat template. The largest in use have some tens of kilobytes.
@@ -36,6 +36,9 @@ pub const MAX_RENDERED_BYTES: usize = 4 << 20;
 
 /// A call in an answer's text, in the most common syntax.
 const PROBE_CALL: &str = "<tool_call>\n{\"name\": \"probe\", \"arguments\": {}}\n</tool_call>";
+
+/// A tool's definition.
+const PROBE_TOOL: &str = r#"{"type": "function", "function": {"name": "probe", "description": "A probe.", "parameters": {"type": "object", "properties": {}}}}"#;
 
 /// A part of a rendered prompt.
 pub enum Segment {
@@ -111,17 +114,9 @@ impl ChatTemplate {
 
     /// Tries out the template's support for tools.
     fn probe_tools(&mut self) {
-        let text = |text: &str| Json::Text(Zeroizing::new(text.to_owned()));
-        let map = |entries: Vec<(&str, Json)>| {
-            Json::Map(
-                entries.into_iter().map(|(key, value)| (Zeroizing::new(key.to_owned()), value)).collect(),
-            )
-        };
-        let parameters = map(vec![("type", text("object")), ("properties", map(Vec::new()))]);
-        let function =
-            map(vec![("name", text("probe")), ("description", text("A probe.")), ("parameters", parameters)]);
-        let tools = vec![map(vec![("type", text("function")), ("function", function)])];
-        let mut probe = Conversation { messages: vec![Message::new(Role::User, "probe")], tools };
+        let definition: serde_json::Value = serde_json::from_str(PROBE_TOOL).unwrap_or_default();
+        let tool = Tool { definition: definition.into(), text: Zeroizing::new(PROBE_TOOL.to_owned()) };
+        let mut probe = Conversation { messages: vec![Message::new(Role::User, "probe")], tools: vec![tool] };
         self.takes_tools = self.render_as(&probe, &Form::default()).is_ok();
         if !self.takes_tools {
             self.describes_tools = self.render_as(&described(&probe), &Form::default()).is_ok();
@@ -129,7 +124,7 @@ impl ChatTemplate {
             probe.tools = Vec::new();
         }
         let id = "probe0000".to_owned();
-        let call = Call { id: id.clone(), name: "probe".to_owned(), arguments: map(Vec::new()) };
+        let call = Call { id: id.clone(), name: "probe".to_owned(), arguments: Json::Map(Vec::new()) };
         let answer = Message {
             content: Zeroizing::default(),
             calls: vec![call],
@@ -279,8 +274,8 @@ struct Filling<'a> {
 }
 
 impl Filling<'_> {
-    fn tools(&mut self, tools: &[Json]) -> Value {
-        tools.iter().map(|tool| self.tool(tool)).collect()
+    fn tools(&mut self, tools: &[Tool]) -> Value {
+        tools.iter().map(|tool| self.tool(&tool.definition)).collect()
     }
 
     fn tool(&mut self, tool: &Json) -> Value {

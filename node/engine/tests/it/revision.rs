@@ -3,7 +3,7 @@
 use baton_engine::{
     Chunk, ENGINE_REVISION, Model, Options,
     gguf::{DType, GgufFile},
-    language::{Conversation, Date, Grammar, Language, Message, Role, Sampler, Sampling},
+    language::{Conversation, Date, Grammar, Language, Message, Role, Sampler, Sampling, Tool},
 };
 
 use crate::support::synthetic::{Shape, open};
@@ -16,8 +16,7 @@ const GOLDEN: (u32, &str) = (1, "883b7a852602e0072979421cca05705d7d949c3cdce6f34
 const TEMPLATE: &str =
     "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>";
 const SCHEMA: &str = r#"{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}"#;
-const TOOL: &str = r#"{"type": "function", "function": {"name": "now", "description": "The time.",
-    "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}}}}"#;
+const TOOL: &str = r#"{"type": "function", "function": {"name": "now", "description": "The time.", "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}}}}"#;
 /// Three special tokens, each byte, and the space of such vocabularies.
 const VOCABULARY: usize = 3 + 256 + 1;
 
@@ -95,7 +94,8 @@ fn digest() -> String {
     ];
     let tool: serde_json::Value = serde_json::from_str(TOOL).unwrap();
     let plain = Conversation { messages: messages.clone(), tools: Vec::new() };
-    let with_tool = Conversation { messages, tools: vec![tool.into()] };
+    let tool = Tool { definition: tool.into(), text: TOOL.to_owned().into() };
+    let with_tool = Conversation { messages, tools: vec![tool] };
     for family in ["llama", "qwen2", "qwen3", "gemma3"] {
         let file = model(family);
         let language = Language::of_file(&file, Date::default()).unwrap();

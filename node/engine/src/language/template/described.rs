@@ -5,7 +5,7 @@
 
 use zeroize::Zeroizing;
 
-use crate::language::chat::{Conversation, Json, Message, Role, escape};
+use crate::language::chat::{Conversation, Message, Role};
 
 const BEFORE: &str = "You can call these functions:\n";
 const AFTER: &str = "To call a function, answer with its name and its arguments:\n<tool_call>\n\
@@ -27,7 +27,7 @@ pub(super) fn described(conversation: &Conversation) -> Conversation {
     }
     text.push_str(BEFORE);
     for tool in &conversation.tools {
-        write(tool, &mut text);
+        text.push_str(&tool.text);
         text.push('\n');
     }
     text.push_str(AFTER);
@@ -63,42 +63,4 @@ fn end_results(results: &mut Vec<&Message>, messages: &mut Vec<Message>) {
         text.push_str("\n</tool_response>");
     }
     messages.push(Message::new(Role::User, text.as_str()));
-}
-
-/// Writes JSON with the spaces that models saw most.
-fn write(value: &Json, out: &mut String) {
-    match value {
-        Json::Null => out.push_str("null"),
-        Json::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
-        Json::Number(number) => out.push_str(number),
-        Json::Text(text) => write_text(text, out),
-        Json::List(values) => {
-            out.push('[');
-            for (index, value) in values.iter().enumerate() {
-                if index > 0 {
-                    out.push_str(", ");
-                }
-                write(value, out);
-            }
-            out.push(']');
-        }
-        Json::Map(entries) => {
-            out.push('{');
-            for (index, (key, value)) in entries.iter().enumerate() {
-                if index > 0 {
-                    out.push_str(", ");
-                }
-                write_text(key, out);
-                out.push_str(": ");
-                write(value, out);
-            }
-            out.push('}');
-        }
-    }
-}
-
-fn write_text(text: &str, out: &mut String) {
-    out.push('"');
-    escape(text, out);
-    out.push('"');
 }

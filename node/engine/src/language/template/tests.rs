@@ -90,9 +90,11 @@ fn json(text: &str) -> Json {
     serde_json::from_str::<serde_json::Value>(text).unwrap().into()
 }
 
+/// With a list of one tool.
 fn with_tools(messages: Vec<Message>, tools: &str) -> Conversation {
-    let Json::List(tools) = json(tools) else { panic!("tools are a list") };
-    Conversation { messages, tools }
+    let text = tools.trim_matches(['[', ']']);
+    let tool = Tool { definition: json(text), text: Zeroizing::new(text.to_owned()) };
+    Conversation { messages, tools: vec![tool] }
 }
 
 fn call(name: &str, arguments: &str) -> String {
