@@ -90,6 +90,8 @@ impl ChatTemplate {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         environment.add_function("strftime_now", move |pattern: String| date.format(&pattern));
+        // The library takes nothing for an empty list, and many a template asks so whether there are tools.
+        environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
         let hash = blake3::hash(source.as_bytes());
         let mut template = Self {
             environment,
@@ -187,6 +189,8 @@ impl ChatTemplate {
             slots: Slots::new(&self.slot_prefix),
             required: Vec::new(),
         };
+        let arguments = prompt.messages.iter().flat_map(|message| &message.calls).map(|call| &call.arguments);
+        filling.slots.put_keys(prompt.tools.iter().map(|tool| &tool.definition).chain(arguments));
         let tools = if prompt.tools.is_empty() { Value::from(()) } else { filling.tools(&prompt.tools) };
         let messages: Vec<Value> = prompt.messages.iter().map(|message| filling.message(message)).collect();
         let rendered = self.render_values(&messages, tools, &filling.slots)?;

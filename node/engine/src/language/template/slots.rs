@@ -5,6 +5,7 @@
 //! these brackets, and some templates cut the last one off.
 
 use std::{
+    collections::HashMap,
     fmt::{self, Write as _},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -103,6 +104,8 @@ pub(super) struct Slots {
     /// The prefix of every slot's name.
     prefix: Arc<str>,
     texts: Arc<Mutex<Vec<Slot>>>,
+    /// The slots of keys, by the keys' hashes.
+    keys: Arc<Mutex<HashMap<blake3::Hash, Value>>>,
     /// Bytes of JSON written so far.
     written: Arc<AtomicUsize>,
 }
@@ -125,7 +128,7 @@ fn broken() -> Error {
 
 impl Slots {
     pub(super) fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.into(), texts: Arc::default(), written: Arc::default() }
+        Self { prefix: prefix.into(), texts: Arc::default(), keys: Arc::default(), written: Arc::default() }
     }
 
     fn texts(&self) -> MutexGuard<'_, Vec<Slot>> {
@@ -141,7 +144,8 @@ impl Slots {
     fn put_of(&self, text: Zeroizing<String>, parts: Vec<usize>) -> (Value, usize) {
         let mut texts = self.texts();
         let number = texts.len();
-        let value = if text.is_empty() { String::new() } else { format!("{}{number}z", self.prefix) };
+        // As texts, numbers of one length are in their order.
+        let value = if text.is_empty() { String::new() } else { format!("{}{number:06}z", self.prefix) };
         texts.push(Slot { text, parts });
         (Value::from(value), number)
     }
@@ -149,6 +153,31 @@ impl Slots {
     /// As [`Self::put`], without the number.
     pub(super) fn text(&self, text: &str) -> Value {
         self.put(Zeroizing::new(text.to_owned())).0
+    }
+
+    /// The slot of a key, the same each time: templates look for a parameter's name in the list `required`.
+    fn key(&self, key: &str) -> Value {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        keys.entry(blake3::hash(key.as_bytes())).or_insert_with(|| self.text(key)).clone()
+    }
+
+    /// Creates the slots of all keys of these values, in the keys' order, so that a template can sort a map by them.
+    pub(super) fn put_keys<'a>(&self, values: impl Iterator<Item = &'a Json>) {
+        fn find<'a>(value: &'a Json, keys: &mut Vec<&'a str>) {
+            match value {
+                Json::List(values) => values.iter().for_each(|value| find(value, keys)),
+                Json::Map(entries) => entries.iter().for_each(|(key, value)| {
+                    keys.push(key);
+                    find(value, keys);
+                }),
+                _ => {}
+            }
+        }
+        let mut keys = Vec::new();
+        values.for_each(|value| find(value, &mut keys));
+        keys.sort_by(|a, b| small(a).cmp(small(b)).then(a.cmp(b)));
+        keys.dedup();
+        keys.into_iter().for_each(|key| drop(self.key(key)));
     }
 
     /// The slot's number, if the text is exactly one slot.
@@ -181,15 +210,21 @@ impl Slots {
     fn entry(&self, key: &str, value: &Json, keys: Keys) -> (Value, Value) {
         if keys != Keys::Schema || !KEYS.contains(&key) {
             let under = if keys == Keys::Names { Keys::Schema } else { keys };
-            return (self.text(key), self.json(value, under));
+            return (self.key(key), self.json(value, under));
         }
         let value = match value {
+            Json::List(names) if key == "required" => names.iter().map(|name| self.required(name)).collect(),
             _ if key == "type" => self.kind(value),
             _ if NAMED.contains(&key) => self.json(value, Keys::Names),
             _ if ANYTHING.contains(&key) => self.json(value, Keys::Free),
             _ => self.json(value, Keys::Schema),
         };
         (Value::from(key), value)
+    }
+
+    /// An entry of `required`.
+    fn required(&self, name: &Json) -> Value {
+        if let Json::Text(name) = name { self.key(name) } else { self.json(name, Keys::Schema) }
     }
 
     /// The value of `type`, which templates compare.
@@ -267,6 +302,11 @@ impl Slots {
         }
         Ok(segments)
     }
+}
+
+/// A key in small letters, as templates compare keys.
+fn small(key: &str) -> impl Iterator<Item = char> {
+    key.chars().flat_map(char::to_lowercase)
 }
 
 /// A map with this order of entries.

@@ -292,6 +292,16 @@ fn a_definition_may_lack_optional_fields() {
 }
 
 #[test]
+fn a_template_finds_the_required_parameters_and_sorts_them() {
+    let source = "{% for m in messages %}{{ m.content }}{% endfor %}{% for t in tools or [] %}{% set p = t.function.parameters %}\
+                  {{ t.function.name }}{% for n, v in p.properties | items %} {{ n }}{{ '' if n in p.required else '?' }}{% endfor %}\
+                  |{% for n, v in p.properties | dictsort %} {{ n }}{% endfor %}{% endfor %}";
+    let tools = WEATHER.replace("day", "Area").replace("}, \"Area", "}, \"zone\": {}, \"Area");
+    let shown = template(source).render(&with_tools(user("u"), &tools)).unwrap();
+    assert_eq!(marked(&shown), "«u»«get_weather» «city» «zone»? «Area»?| «Area» «city» «zone»");
+}
+
+#[test]
 fn json_is_written_as_pythons() {
     let source = "{% for m in messages %}{{ m.content }}{% endfor %}|{% if tools %}{% for t in tools %}{{ t | tojson OPTIONS }}{% endfor %}{% endif %}";
     let tools = r#"[{"type": "function", "function": {"name": "f", "x": [1, -2.5, true, null, {}, [], "é\"<'"], "a": ""}}]"#;
@@ -408,8 +418,8 @@ R<|im_end|>
         r#"c|a,b,c|True|True|a-b|AB|True|a1b|SQAR"#,
     ),
     (
-        r#"{{ messages is iterable }}{{ messages is string }}{{ messages[0] is mapping }}{{ messages[0].role is string }}{{ tools is none }}{{ x is defined }}{{ x is undefined }}{{ 3 is number }}{{ true is boolean }}{{ messages is sequence }}{{ 4 is even }}{% for m in messages %}{{ m.content }}{% endfor %}"#,
-        r#"TrueFalseTrueTrueTrueFalseTrueTrueTrueTrueTrueSQAR"#,
+        r#"{{ messages is iterable }}{{ messages is string }}{{ messages[0] is mapping }}{{ messages[0].role is string }}{{ tools is none }}{{ x is defined }}{{ x is undefined }}{{ 3 is number }}{{ true is boolean }}{{ messages is sequence }}{{ 4 is even }}{{ tools is iterable }}{{ '' is iterable }}{{ x is iterable }}{% for m in messages %}{{ m.content }}{% endfor %}"#,
+        r#"TrueFalseTrueTrueTrueFalseTrueTrueTrueTrueTrueFalseTrueTrueSQAR"#,
     ),
     (
         r#"{%- macro part(text, before='<', after='>') -%}{{ before }}{{ text }}{{ after }}{%- endmacro -%}{%- macro around() %}[{{ caller() }}]{% endmacro %}{% for m in messages %}{{ part(m.content, after=')') }}{% endfor %}{% call around() %}x{% endcall %}"#,
