@@ -123,7 +123,10 @@ impl Sampler {
         let uniform = self.uniform(position);
         let drawn = match self.nucleus(&weights) {
             Some(nucleus) => draw(nucleus.into_iter().map(|index| (index, likely(index))), uniform),
-            None => draw((0..weights.len()).map(|index| (index, likely(index))), uniform),
+            None => {
+                let quick = if self.sampling.min_p == 0.0 { quick_draw(&weights, uniform) } else { None };
+                quick.or_else(|| draw((0..weights.len()).map(|index| (index, likely(index))), uniform))
+            }
         };
         id_of(drawn.unwrap_or(best))
     }
@@ -220,6 +223,44 @@ fn draw(candidates: impl Iterator<Item = (usize, f32)> + Clone, uniform: f64) ->
     drawn.next().map(|(index, _)| index)
 }
 
+/// Weights summed at once by [`quick_draw`].
+const DRAW_BLOCK: usize = 512;
+
+/// How far from the drawn number a sum must be, as a part of the total, to leave no doubt. Two sums of the same weights
+/// in two orders differ by less than 2^-53 for each of the 2^21 possible tokens; five such errors meet here.
+const DRAW_DOUBT: f64 = 1e-8;
+
+/// The token that [`draw`] gives for all tokens, from sums in the order that is fastest. `None` where only the stated
+/// order decides.
+fn quick_draw(weights: &[f32], uniform: f64) -> Option<usize> {
+    let sum_of = |weights: &[f32]| {
+        let mut sums = [0.0; LANES];
+        for weights in weights.chunks(LANES) {
+            for (sum, weight) in sums.iter_mut().zip(weights) {
+                *sum += f64::from(*weight);
+            }
+        }
+        sums.iter().sum::<f64>()
+    };
+    let sums: Vec<f64> = weights.chunks(DRAW_BLOCK).map(sum_of).collect();
+    let total: f64 = sums.iter().sum();
+    let (least, most) = ((uniform - DRAW_DOUBT) * total, (uniform + DRAW_DOUBT) * total);
+    let mut before = 0.0;
+    for ((block, weights), sum) in weights.chunks(DRAW_BLOCK).enumerate().zip(&sums) {
+        if before + sum < least {
+            before += sum;
+            continue;
+        }
+        for (index, weight) in weights.iter().enumerate() {
+            before += f64::from(*weight);
+            if before >= least {
+                return (before > most).then_some(block * DRAW_BLOCK + index);
+            }
+        }
+    }
+    None
+}
+
 /// Index and value of the largest finite logit, the first among equals.
 pub(crate) fn greedy(logits: &[f32]) -> Option<(usize, f32)> {
     // Lane by lane, since a compiler makes vectors of that.
@@ -312,6 +353,31 @@ mod tests {
         let nothing = random.sample(&mut [f32::NAN, f32::NAN], &[], 0);
         assert_eq!(nothing.unwrap_err(), LanguageError::Numerics);
         assert_eq!(greedy.sample(&mut [], &[], 0).unwrap_err(), LanguageError::Numerics);
+    }
+
+    #[test]
+    fn a_quick_draw_is_that_of_the_stated_order_or_none() {
+        // A linear congruential generator: the same cases each time.
+        let mut state = 7_u64;
+        let mut unit = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1_u32 << 24) as f32
+        };
+        let mut doubts = 0;
+        for case in 0..300 {
+            let weight = |unit: f32| if unit < 0.2 { 0.0 } else { (40.0 * (unit - 1.0)).exp() };
+            let weights: Vec<f32> = (0..1 + case * 17).map(|_| weight(unit())).collect();
+            let exact = |uniform| draw(weights.iter().copied().enumerate(), uniform);
+            let total: f64 = weights.iter().copied().map(f64::from).sum();
+            let edge = weights.iter().take(case * 5).copied().map(f64::from).sum::<f64>() / total.max(1e-30);
+            for uniform in [unit().into(), unit().into(), edge, 0.0, 1.0 - f64::EPSILON] {
+                match quick_draw(&weights, uniform) {
+                    Some(drawn) => assert_eq!(Some(drawn), exact(uniform), "{case}: {uniform}"),
+                    None => doubts += 1,
+                }
+            }
+        }
+        assert!((300..1_000).contains(&doubts), "{doubts}");
     }
 
     #[test]
