@@ -383,7 +383,7 @@ pub enum EngineError {
     Backend {
         /// The class of its error.
         fault: BackendFault,
-        /// The HTTP status.
+        /// The HTTP status, or that of an error in a stream.
         status: u16,
         /// The pause that it asks for; 0 for none.
         retry_after_ms: u32,

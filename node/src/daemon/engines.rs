@@ -179,7 +179,6 @@ pub(crate) fn model_failure(error: ModelError) -> Failure {
 
 fn proxied(settings: &Settings, runtime: tokio::runtime::Handle) -> Result<Arc<dyn Engine>, Failure> {
     let config = ProxiedConfig {
-        name: settings.proxied_model.clone().unwrap_or_default(),
         base_url: settings.proxied_url.clone().unwrap_or_default(),
         model: settings.proxied_model.clone().unwrap_or_default(),
         bearer: settings.proxied_key_file.as_deref().map(read_key).transpose()?,

@@ -16,7 +16,7 @@ use std::{
 
 use baton_walrus_client::http_client;
 use futures::StreamExt as _;
-use reqwest::{Client, Response, StatusCode, Url, header};
+use reqwest::{Client, Response, Url, header};
 use tokio::{runtime::Handle, sync::mpsc};
 use zeroize::Zeroizing;
 
@@ -50,11 +50,9 @@ const ESTIMATED_MESSAGE_TOKENS: usize = 8;
 /// The server and its limits.
 #[derive(Clone)]
 pub struct ProxiedConfig {
-    /// Name for configuration and logs.
-    pub name: String,
     /// Base URL, `http` or `https`; the engine appends `/v1/chat/completions`.
     pub base_url: String,
-    /// The model's name at the server.
+    /// The model's name at the server, and in logs.
     pub model: String,
     /// Bearer token, if the server requires one.
     pub bearer: Option<Zeroizing<String>>,
@@ -69,7 +67,6 @@ pub struct ProxiedConfig {
 impl std::fmt::Debug for ProxiedConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ProxiedConfig")
-            .field("name", &self.name)
             .field("base_url", &self.base_url)
             .field("model", &self.model)
             .field("bearer", &self.bearer.is_some())
@@ -136,7 +133,7 @@ impl ProxiedEngine {
             .build()
             .map_err(ProxiedError::Client)?;
         let manifest = unseen(format!("proxied:{}", config.model));
-        let info = EngineInfo::new(&config.name, EngineKind::Proxied, config.context_tokens, manifest);
+        let info = EngineInfo::new(&config.model, EngineKind::Proxied, config.context_tokens, manifest);
         // The server reports whether its model takes tools.
         let info = EngineInfo { takes_tools: true, ..info };
         let backend =
@@ -300,7 +297,7 @@ impl JobRun for ProxiedRun {
             .body(body);
         let sent = tokio::time::timeout(self.backend.idle_timeout, request.send()).await;
         let response = sent.ok().and_then(Result::ok).ok_or(EngineError::BackendUnreachable)?;
-        if response.status() != StatusCode::OK {
+        if !response.status().is_success() {
             return Err(read_fault(response).await);
         }
         self.stats.input_tokens = estimate_tokens(&job.prompt);

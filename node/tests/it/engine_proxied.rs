@@ -78,7 +78,6 @@ impl Server {
 
 fn config(base_url: &str) -> ProxiedConfig {
     ProxiedConfig {
-        name: "backend".into(),
         base_url: base_url.into(),
         model: "some-model".into(),
         bearer: Some(String::from("sesame").into()),
@@ -166,7 +165,19 @@ async fn streams_an_answer_with_the_counts_as_reported() {
     assert_eq!(body["messages"][1], serde_json::json!({ "role": "user", "content": "hi" }));
     assert_eq!((&body["stream"], &body["max_tokens"]), (&true.into(), &50.into()));
     assert_eq!((&body["stop"][0], &body["seed"]), (&"END".into(), &0x7fff_ffff.into()));
-    assert!(body.get("top_k").is_none() && body.get("repetition_penalty").is_none());
+    let fields: Vec<_> = body.as_object().unwrap().keys().map(String::as_str).collect();
+    let asked = [
+        "model",
+        "messages",
+        "stream",
+        "stream_options",
+        "temperature",
+        "top_p",
+        "seed",
+        "max_tokens",
+        "stop",
+    ];
+    assert_eq!(fields, asked, "nothing that the job does not need");
 }
 
 fn tools() -> Definitions {
@@ -274,6 +285,35 @@ tool_calls
 [{"index":0,"function":{"name":"get_"}}]
 [{"index":0,"function":{"name":"now"}}]
 tool_calls
+# ids of each piece's own | | now {"a":1} & then {"b":2}
+[{"index":0,"id":"a","function":{"name":"now","arguments":""}}]
+[{"index":0,"id":"b","function":{"arguments":"{\"a\":"}}]
+[{"index":0,"id":"c","function":{"arguments":"1}"}}]
+[{"index":1,"id":"d","function":{"name":"then","arguments":""}}]
+[{"index":1,"id":"e","function":{"arguments":"{\"b\":2}"}}]
+tool_calls
+# one id and one index for two calls, and a last piece without arguments | | now {"a":1} & now {"b":2}
+[{"index":0,"id":"now","function":{"name":"now","arguments":"{\"a\":1}"}}]
+[{"index":0,"id":"now","function":{"name":"now","arguments":"{\"b\":2}"}}]
+[{"index":0,"id":"now","function":{"name":"now","arguments":""}}]
+tool_calls
+# an id and a name in each piece without an index | | now {"a":1}
+[{"id":"a","function":{"name":"now","arguments":"{\"a\":"}}]
+[{"id":"a","function":{"name":"now","arguments":"1}"}}]
+[{"id":"a","function":{"name":"now","arguments":""}}]
+tool_calls
+# the name alone in each piece | | now {"a":1} & then {"b":2}
+[{"function":{"name":"now","arguments":"{\"a\":"}}]
+[{"function":{"name":"now","arguments":"1}"}}]
+[{"function":{"name":"then","arguments":"{\"b\":2}"}}]
+stop
+# calls without the function around them | | now {"a":1} & then {}
+[{"name":"now","arguments":{"a":1}},{"name":"then","arguments":null}]
+tool_calls
+# a refusal beside the content | Sorry. |
+{"choices":[{"delta":{"content":null,"refusal":"Sor"}}]}
+{"choices":[{"delta":{"refusal":"ry."}}]}
+STOP
 # content in parts | Hello. |
 {"choices":[{"delta":{"content":[{"type":"thinking","thinking":[{"type":"text","text":"Hm."}]}]}}]}
 {"choices":[{"delta":{"content":[{"type":"text","text":"Hel"},{"type":"reference","reference_ids":[1]},{"type":"text","text":"lo"}]}}]}
@@ -333,6 +373,13 @@ async fn answers_are_read_in_each_form_that_servers_send() {
         let (text, last) = answered(StatusCode::OK, texts(&[&whole])).await;
         let EngineEvent::Done { finish: FinishReason::Stop, stats } = last else { panic!("{last:?}") };
         assert_eq!((text.len(), stats.input_tokens, stats.output_tokens), (100_000, 5, 1));
+    }
+    // Another success, and an end by the server's own limit.
+    for end in ["length", "max_tokens", "MAX_TOKENS", "model_length"] {
+        let end = FINISH.replace("stop", end);
+        let (text, last) = answered(StatusCode::CREATED, texts(&[&chunk("a"), &end, DONE])).await;
+        assert!(matches!(last, EngineEvent::Done { finish: FinishReason::Length, .. }), "{end}: {last:?}");
+        assert_eq!(text, "a");
     }
     // Invalid arguments from a model become text, and are not lost.
     let (text, _) = answered(StatusCode::OK, texts(&[&part(0, true, "{\"a\": "), FINISH, DONE])).await;
@@ -425,18 +472,8 @@ async fn failed(status: StatusCode, pieces: Vec<Option<String>>) -> EngineError 
 
 #[tokio::test]
 async fn what_a_server_does_wrong_is_told_apart() {
-    for (status, fault) in [
-        (StatusCode::INTERNAL_SERVER_ERROR, BackendFault::Failed),
-        (StatusCode::UNAUTHORIZED, BackendFault::Denied),
-        (StatusCode::NOT_FOUND, BackendFault::NoModel),
-        (StatusCode::BAD_REQUEST, BackendFault::Rejected),
-        (StatusCode::TEMPORARY_REDIRECT, BackendFault::Failed),
-        (StatusCode::TOO_MANY_REQUESTS, BackendFault::RateLimited),
-        (StatusCode::SERVICE_UNAVAILABLE, BackendFault::Busy),
-    ] {
-        let error = failed(status, texts(&["secret words of the server"])).await;
-        assert!(matches!(error, EngineError::Backend { fault: seen, .. } if seen == fault), "{error}");
-    }
+    let error = failed(StatusCode::TOO_MANY_REQUESTS, texts(&["secret words of the server"])).await;
+    assert!(matches!(error, EngineError::Backend { fault: BackendFault::RateLimited, .. }), "{error}");
     let overflow = r#"{"error":{"message":"secret","code":"context_length_exceeded"}}"#;
     for (error, fault) in [
         (format!("data: {overflow}"), BackendFault::ContextOverflow),
@@ -444,6 +481,21 @@ async fn what_a_server_does_wrong_is_told_apart() {
         (r#"data: {"error":{"message":"secret"}}"#.to_owned(), BackendFault::Failed),
         ("event: error\ndata: {\"error\":\"secret\"}".to_owned(), BackendFault::Failed),
         (overflow.to_owned(), BackendFault::ContextOverflow),
+        // The fields without `error`, a status inside, an error of the choice, and ends that are errors.
+        (
+            r#"data: {"object":"error","message":"secret context_length_exceeded","code":400}"#.to_owned(),
+            BackendFault::ContextOverflow,
+        ),
+        (r#"data: {"detail":"secret"}"#.to_owned(), BackendFault::Failed),
+        (r#"data: {"error":{"code":429,"message":"secret"}}"#.to_owned(), BackendFault::RateLimited),
+        (
+            r#"data: {"choices":[{"delta":{"content":""},"error":{"code":"401","message":"secret"}}]}"#
+                .to_owned(),
+            BackendFault::Denied,
+        ),
+        (FINISH.replace("stop", "error"), BackendFault::Failed),
+        (FINISH.replace("stop", "content_filter"), BackendFault::ContentRefused),
+        (FINISH.replace("stop", "SAFETY"), BackendFault::ContentRefused),
     ] {
         let error = failed(StatusCode::OK, texts(&[&chunk("Hel"), &error, "\n\n", DONE])).await;
         assert!(matches!(error, EngineError::Backend { fault: seen, .. } if seen == fault), "{error}");

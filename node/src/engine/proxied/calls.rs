@@ -28,21 +28,27 @@ struct Open {
 }
 
 impl Open {
-    /// Whether a part belongs to this call. Servers omit ids and indices, give all calls one id or one index, and
-    /// repeat ids and names with each part.
+    /// Whether a part belongs to this call. Servers omit ids and indices, give all calls one id or one index, give each
+    /// part an id of its own, and repeat ids and names with each part.
     fn goes_on(&self, part: &CallPart) -> bool {
         let has_ids = !part.id.is_empty() && !self.id.is_empty();
         if part.index.is_some() && self.index.is_some() && part.index != self.index {
             return false;
         }
-        if has_ids && (part.id != self.id || part.index.is_some()) {
-            return part.id == self.id;
+        let is_whole = || is_json(&self.arguments);
+        if has_ids && part.id != self.id {
+            return part.index.is_some() && part.name.is_empty() && !is_whole();
         }
         if part.name.is_empty() || self.name.is_empty() {
             return true;
         }
-        // After complete arguments, a name begins another call.
-        (has_ids || part.index.is_some()) && !is_json(&self.arguments)
+        // After whole arguments, a name with more of them begins another call.
+        let is_open = || part.arguments.trim().is_empty() || !is_whole();
+        match (has_ids, part.index.is_some()) {
+            (true, true) => is_open() || repeats(&part.arguments, &self.arguments),
+            (false, false) => part.name == self.name && !self.arguments.is_empty() && !is_whole(),
+            _ => is_open(),
+        }
     }
 
     /// Adds a part. Some servers send a name or arguments again from the beginning, instead of the rest.

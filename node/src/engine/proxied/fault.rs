@@ -1,12 +1,13 @@
 //! Errors of the server: their class, from its status and the body of its answer, whatever server it is. Pure.
 //!
 //! Servers agree on the statuses of keys, rates and models. For the rest they send 400 or 500, an identifier of their
-//! own, or words alone: `{"error":{"message","type","code"}}`, `{"error":"words"}`, the fields without `error`, plain
-//! text, or a page.
+//! own, or words alone: `{"error":{"message","type","code"}}`, `{"error":"words"}`, lists of these, the fields without
+//! `error`, plain text, or a page. An error in a stream may have its status as `code`.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use serde::Deserialize;
+use baton_proto::tools::Json;
+use baton_walrus_client::http_date;
 use zeroize::Zeroizing;
 
 use crate::engine::{BackendFault, EngineError};
@@ -48,6 +49,8 @@ const OVERFLOW: &[&[&str]] = &[
     &["too many input tokens"],
     &["range of input length"],
     &["tokens in request"],
+    &["request_too_large"],
+    &["max_tokens must be", "got -"],
 ];
 /// The same for other lengths and times.
 const NO_OVERFLOW: &[&[&str]] = &[&["context deadline"], &["maximum value"]];
@@ -66,12 +69,26 @@ const ACCOUNT: &[&[&str]] = &[
     &["invalid_api_key"],
     &["incorrect api key"],
     &["invalid api key"],
+    &["api key not valid"],
     &["billing"],
     &["payment required"],
+    &["credit balance"],
+    &["account", "good standing"],
 ];
 /// The same for a model that is not there.
-const NO_MODEL: &[&[&str]] =
-    &[&["model_not_found"], &["model", "not found"], &["model", "does not exist"], &["unknown model"]];
+const NO_MODEL: &[&[&str]] = &[
+    &["model_not_found"],
+    &["model", "not found"],
+    &["model", "not exist"],
+    &["model", "decommissioned"],
+    &["no model", "loaded"],
+    &["no such model"],
+    &["not a valid model"],
+    &["invalid_model"],
+    &["unknown model"],
+];
+/// The same for loads.
+const BUSY: &[&[&str]] = &[&["overloaded"], &["loading model"]];
 /// The same for rates.
 const RATE: &[&[&str]] = &[
     &["rate_limit"],
@@ -87,15 +104,37 @@ const RATE: &[&[&str]] = &[
 /// `retry_after` is the header of that name.
 pub(super) fn classify(status: u16, retry_after: Option<&str>, body: &[u8]) -> EngineError {
     let body = body.get(..body.len().min(MAX_BODY_BYTES)).unwrap_or_default();
-    let lower =
-        Zeroizing::new(String::from_utf8_lossy(&Zeroizing::new(body.to_ascii_lowercase())).into_owned());
-    let fault = fault(status, &lower);
+    let text = Zeroizing::new(String::from_utf8_lossy(body).into_owned());
+    let json = Json::parse(&text);
+    let inner = json
+        .as_ref()
+        .filter(|_| (200..300).contains(&status))
+        .and_then(|json| find(json, &["error", "errors", "choices", "code", "status"], &error_status));
+    let status = inner.unwrap_or(status);
+    let fault = fault(status, &Zeroizing::new(text.to_ascii_lowercase()));
     let words = match fault {
         // Their words are about the node, or about machines behind it.
-        BackendFault::Denied | BackendFault::Failed | BackendFault::Busy => Zeroizing::default(),
-        _ => words(body),
+        BackendFault::Denied | BackendFault::Failed | BackendFault::Busy => "",
+        _ => words(&text, json.as_ref()),
     };
+    let words = Zeroizing::new(words.to_owned());
     EngineError::Backend { fault, status, retry_after_ms: pause_ms(retry_after), words }
+}
+
+/// The first value with the property of a value, of the first item of a list, or below these keys of a map.
+fn find<'a, T>(json: &'a Json, keys: &[&str], of: &impl Fn(&'a Json) -> Option<T>) -> Option<T> {
+    of(json).or_else(|| match json {
+        Json::List(values) => find(values.first()?, keys, of),
+        _ => keys.iter().find_map(|key| find(json.get(key)?, keys, of)),
+    })
+}
+
+fn error_status(json: &Json) -> Option<u16> {
+    let number = match json {
+        Json::Number(number) => u16::try_from(number.as_u64()?).ok(),
+        json => json.as_text()?.parse().ok(),
+    };
+    number.filter(|status| (400..600).contains(status))
 }
 
 fn fault(status: u16, body: &str) -> BackendFault {
@@ -111,10 +150,12 @@ fn fault(status: u16, body: &str) -> BackendFault {
         451 => BackendFault::ContentRefused,
         // A page is of a proxy, and its words say nothing of the request.
         500.. if body.trim_start().starts_with('<') => BackendFault::Failed,
+        413 if !says(RATE) => BackendFault::ContextOverflow,
         _ if says(RATE) => BackendFault::RateLimited,
         _ if overflows => BackendFault::ContextOverflow,
         _ if says(CONTENT) => BackendFault::ContentRefused,
         _ if says(ACCOUNT) => BackendFault::Denied,
+        _ if says(BUSY) => BackendFault::Busy,
         404 => BackendFault::NoModel,
         _ if says(NO_MODEL) => BackendFault::NoModel,
         // llama.cpp and others answer with 500 to messages that the model's template refuses.
@@ -125,37 +166,24 @@ fn fault(status: u16, body: &str) -> BackendFault {
     }
 }
 
-#[derive(Deserialize)]
-struct ErrorBody<T> {
-    error: T,
-}
-
-#[derive(Deserialize)]
-struct Fields {
-    message: String,
-}
-
 /// The server's message, in any of the forms; none of a page.
-fn words(body: &[u8]) -> Zeroizing<String> {
-    if let Ok(ErrorBody { error }) = serde_json::from_slice::<ErrorBody<Fields>>(body) {
-        return Zeroizing::new(error.message);
+fn words<'a>(text: &'a str, json: Option<&'a Json>) -> &'a str {
+    let message = |json| find(json, &["error", "errors", "detail", "message", "msg"], &Json::as_text);
+    match json.map(message) {
+        Some(message) => message.unwrap_or_default(),
+        None if text.trim_start().starts_with(['<', '{', '[']) => "",
+        None => text,
     }
-    if let Ok(ErrorBody { error }) = serde_json::from_slice::<ErrorBody<String>>(body) {
-        return Zeroizing::new(error);
-    }
-    if let Ok(fields) = serde_json::from_slice::<Fields>(body) {
-        return Zeroizing::new(fields.message);
-    }
-    let is_text = !matches!(body.trim_ascii_start().first(), Some(b'<' | b'{' | b'[') | None);
-    let text = std::str::from_utf8(body).ok().filter(|_| is_text);
-    Zeroizing::new(text.unwrap_or_default().to_owned())
 }
 
-/// The pause of a `Retry-After` in seconds; 0 for none, or for a date.
+/// The pause of a `Retry-After`, in seconds or as a date; 0 for none.
 fn pause_ms(retry_after: Option<&str>) -> u32 {
-    let seconds = retry_after.and_then(|text| text.trim().parse().ok());
-    let pause = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default();
-    u32::try_from(pause.as_millis()).unwrap_or(u32::MAX)
+    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let pause = retry_after.map(str::trim).and_then(|text| match text.parse() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
+        Err(_) => Some(Duration::from_secs(http_date(text)?).saturating_sub(now())),
+    });
+    u32::try_from(pause.unwrap_or_default().as_millis()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -233,6 +261,27 @@ ContextOverflow 400 prompt is too long
 Rejected 400
 ContextOverflow 200 {"error":{"message":"the request exceeds the available context size"}}
 Failed 200 {"error":{"message":"x"}}
+# the status in the body of a success
+RateLimited 200 {"error":{"code":429,"message":"Provider returned error"}}
+Denied 200 {"error":{"code":"401","message":"No auth credentials found"}}
+Failed 200 {"error":{"code":7,"message":"x"}}
+# loads
+Busy 200 {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}
+Busy 500 {"error":{"message":"The model is overloaded. Please try again later."}}
+# the whole request
+ContextOverflow 413 {"error":{"type":"request_too_large","message":"Request exceeds the maximum size"}}
+ContextOverflow 413 <html><h1>413 Request Entity Too Large</h1></html>
+ContextOverflow 400 {"object":"error","message":"max_tokens must be at least 1, got -904.","code":400}
+# accounts and models without their statuses
+Denied 400 [{"error":{"code":400,"message":"API key not valid. Please pass a valid API key.","status":"INVALID_ARGUMENT"}}]
+Denied 400 {"error":{"message":"Your credit balance is too low to access the API."}}
+Denied 400 {"code":"Arrearage","message":"Access denied, please make sure your account is in good standing."}
+NoModel 400 {"error":{"message":"The model `m` has been decommissioned","code":"model_decommissioned"}}
+NoModel 400 {"error":{"message":"m is not a valid model ID","code":400}}
+NoModel 400 {"object":"error","message":"Invalid model: m","type":"invalid_model"}
+NoModel 400 {"error":{"message":"Model Not Exist","type":"invalid_request_error"}}
+NoModel 400 {"detail":"No models are currently loaded."}
+NoModel 400 {"success":false,"errors":[{"code":5007,"message":"No such model m"}]}
 Failed 307
 "##;
 
@@ -255,6 +304,10 @@ Failed 307
             (400, r#"{"error":{"message":"a","type":"b"}}"#, "a"),
             (400, r#"{"error":"a"}"#, "a"),
             (400, r#"{"message":"a","object":"error"}"#, "a"),
+            (400, r#"{"detail":"a"}"#, "a"),
+            (400, r#"[{"error":{"message":"a"}}]"#, "a"),
+            (400, r#"{"success":false,"errors":[{"message":"a"}]}"#, "a"),
+            (422, r#"{"detail":[{"loc":["body"],"msg":"a","input":"secret"}]}"#, "a"),
             (400, "a", "a"),
             (400, "<html>a</html>", ""),
             (400, "{\"detail\":[{\"input\":\"secret\"}]}", ""),
@@ -280,6 +333,8 @@ Failed 307
             (Some("-1"), 0),
             (Some("1e9"), u32::MAX),
             (Some("Wed"), 0),
+            (Some("Wed, 21 Oct 2015 07:28:00 GMT"), 0),
+            (Some("Fri, 31 Dec 9999 23:59:59 GMT"), u32::MAX),
             (None, 0),
         ] {
             assert_eq!(pause_ms(header), pause, "{header:?}");

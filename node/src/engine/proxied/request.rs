@@ -199,24 +199,4 @@ mod tests {
         let text = std::str::from_utf8(&bytes).unwrap();
         assert!(text.contains(r#""schema":{"z":1,"a":2}"#), "the order is the writer's: {text}");
     }
-
-    #[test]
-    fn what_is_not_asked_for_is_not_sent() {
-        let bytes = body("m", &job("a", Sampling::default())).unwrap();
-        let value: Value = serde_json::from_slice(&bytes).unwrap();
-        let absent = [
-            "stop",
-            "top_k",
-            "min_p",
-            "repetition_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-            "logit_bias",
-            "response_format",
-            "tools",
-        ];
-        for absent in absent {
-            assert!(value.get(absent).is_none(), "{absent}");
-        }
-    }
 }
