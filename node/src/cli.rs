@@ -37,10 +37,9 @@ use baton_kit::{
 use baton_proto::ids::NodeId;
 use clap::{ArgMatches, Args, CommandFactory as _, Parser, Subcommand, builder::Resettable};
 
-pub(crate) use crate::failure::Exit;
-pub(crate) use crate::failure::Failure;
+pub(crate) use crate::failure::{Exit, Failure};
 use crate::{
-    config::{LogFormat, RunFlags, Settings, parse_admin, parse_store_url},
+    config::{LogFormat, RunFlags, Settings, parse_store_url},
     daemon, logging,
 };
 
@@ -121,10 +120,10 @@ enum Command {
     #[command(after_help = "Exit code 0 when the node is ready, 1 when it is not or does not answer.\n\n\
         Examples:\n  baton-node status\n  baton-node status --admin 127.0.0.1:9465 --json\n  \
         watch baton-node status")]
-    Status(NodeArgs),
+    Status(Box<RunLike>),
     /// Print the settings that a client needs for this node: its address, its store and the number of shards
     #[command(after_help = share::AFTER_HELP)]
-    Share(NodeArgs),
+    Share(Box<RunLike>),
     /// Show acknowledged turns, tokens and price by day and model, each checked
     #[command(
         after_help = "Only what a client signed for counts; other lines are named, and with --verify they make the exit code 1.\n\n\
@@ -177,29 +176,7 @@ impl ModelPlaces {
     }
 }
 
-/// The running node to address.
-#[derive(Args, Clone, Debug, Default)]
-struct NodeArgs {
-    #[command(flatten)]
-    places: Places,
-    /// Admin address of the node [default: that of the node that uses the data directory, or as configured]
-    #[arg(long, env = "BATON_NODE_ADMIN", value_name = "ADDR")]
-    admin: Option<String>,
-}
-
-impl NodeArgs {
-    fn flags(self) -> Result<RunFlags, Failure> {
-        let mut flags = self.places.flags();
-        if let Some(text) = &self.admin {
-            let admin = parse_admin(text);
-            let admin = admin.map_err(|problem| Failure::text(Exit::Usage, format!("--admin: {problem}")))?;
-            flags.admin = Some(admin);
-        }
-        Ok(flags)
-    }
-}
-
-/// Every option of `run`, for commands about its effect; `--json` belongs to the command itself.
+/// Every option of `run`, for commands about a node; `--json` belongs to the command itself.
 #[derive(Args, Clone, Debug)]
 struct RunLike {
     #[command(flatten)]
@@ -221,19 +198,21 @@ impl RunLike {
         Ok((flags, origins, json))
     }
 
-    /// Accepts all options but shows only those that select the node.
-    fn describe(command: clap::Command) -> clap::Command {
-        describe_defaults::<RunFlags>(command).mut_args(|arg| {
-            let id = arg.get_id().to_string();
-            match id.as_str() {
-                "json" => {
-                    arg.env(Resettable::Reset).help("Print the result as JSON").help_heading(None::<&str>)
+    /// Accepts all options but shows only those that select the node, or the others that the command is about.
+    fn describe(shown: &[&str]) -> impl FnOnce(clap::Command) -> clap::Command {
+        move |command| {
+            describe_defaults::<RunFlags>(command).mut_args(|arg| {
+                let id = arg.get_id().to_string();
+                match id.as_str() {
+                    "json" => {
+                        arg.env(Resettable::Reset).help("Print the result as JSON").help_heading(None::<&str>)
+                    }
+                    id if shown.contains(&id) => arg.help_heading(None::<&str>),
+                    id if RunFlags::entry(id).is_some() => arg.hide(true),
+                    _ => arg,
                 }
-                "data_dir" | "config" | "admin" => arg.help_heading(None::<&str>),
-                _ if RunFlags::entry(&id).is_some() => arg.hide(true),
-                _ => arg,
-            }
-        })
+            })
+        }
     }
 }
 
@@ -301,10 +280,15 @@ enum GrantsCommand {
 /// The command line, with every default in its help.
 #[must_use]
 pub(crate) fn command() -> clap::Command {
-    Cli::command()
-        .mut_subcommand("run", describe_defaults::<RunFlags>)
-        .mut_subcommand("doctor", RunLike::describe)
-        .mut_subcommand("config", RunLike::describe)
+    let command = Cli::command().mut_subcommand("run", describe_defaults::<RunFlags>);
+    let replay = ["data_dir", "config", "model", "model_dir", "threads"];
+    let command = command.mut_subcommand("replay", |command| {
+        let help = "Name from `models list`, or the path of a GGUF file [default: the configured model]";
+        RunLike::describe(&replay)(command).mut_arg("model", |arg| arg.value_name("NAME|FILE").help(help))
+    });
+    ["doctor", "config", "status", "share"].into_iter().fold(command, |command, name| {
+        command.mut_subcommand(name, RunLike::describe(&["data_dir", "config", "admin"]))
+    })
 }
 
 /// Prints a result: as JSON, or in words.
@@ -330,9 +314,9 @@ pub fn main() -> ExitCode {
         Command::Keys(args) => keys::run(args),
         Command::Models(args) => models::run(args),
         Command::Bench(args) => bench::run(args),
-        Command::Replay(args) => ask::block_on(replay::run(*args)),
-        Command::Status(args) => status::run(args),
-        Command::Share(args) => share::run(args),
+        Command::Replay(args) => ask::block_on(replay::run(*args, inner)),
+        Command::Status(args) => status::run(*args, inner),
+        Command::Share(args) => share::run(*args, inner),
         Command::Earnings(args) => earnings::run(args),
         Command::Grants(args) => grants::run(args),
     };

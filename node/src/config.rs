@@ -33,7 +33,6 @@ pub(crate) use running::parse_running;
 pub(crate) use values::EngineChoice;
 pub(crate) use values::LogFormat;
 pub(crate) use values::LogLevel;
-pub(crate) use values::parse_admin;
 pub(crate) use values::parse_store_url;
 
 /// The address of the admin port.

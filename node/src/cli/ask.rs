@@ -4,9 +4,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use baton_kit::output::root_cause;
 use baton_walrus_client::http_client::read_bounded;
+use clap::ArgMatches;
 use reqwest::Client;
 
-use super::{Exit, Failure, NodeArgs};
+use super::{Exit, Failure, RunLike};
 use crate::{
     admin::Status,
     config::{AdminSetting, Settings},
@@ -57,11 +58,13 @@ pub(super) struct Admin {
 }
 
 impl Admin {
-    /// The node that the arguments mean, and its settings as far as this command knows them.
-    pub(super) fn of(args: NodeArgs) -> Result<(Self, Settings), Failure> {
-        let is_given = args.admin.is_some();
-        let settings = Settings::load(args.flags()?)?;
-        Ok((Self::at(admin_address(&settings, is_given)?)?, settings))
+    /// The node that the arguments mean, its settings as far as this command knows them, and whether the command
+    /// prints JSON.
+    pub(super) fn of(args: RunLike, matches: &ArgMatches) -> Result<(Self, Settings, bool), Failure> {
+        let (flags, _, json) = args.given(matches)?;
+        let is_given = flags.admin.is_some();
+        let settings = Settings::load(flags)?;
+        Ok((Self::at(admin_address(&settings, is_given)?)?, settings, json))
     }
 
     pub(super) fn at(address: SocketAddr) -> Result<Self, Failure> {

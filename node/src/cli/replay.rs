@@ -14,13 +14,13 @@ use baton_proto::{
     limits::MAX_SCHEMA_BYTES,
     memory::MemoryItem,
 };
-use clap::Args;
+use clap::{ArgMatches, Args};
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::{Exit, Failure, ModelPlaces, Style, bench::model_file, say};
+use super::{Exit, Failure, RunLike, Style, bench::model_file, say};
 use crate::{
-    config::Settings,
+    config::{RunFlags, Settings},
     engine::native::{NativeConfig, NativeEngine},
     models::template_of,
     turn::replay::{NotReplayable, ReplayTask, Verdict, replay},
@@ -64,16 +64,13 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "FILE")]
     schema: Option<PathBuf>,
     #[command(flatten)]
-    places: ModelPlaces,
-    /// Name from `models list`, or the path of a GGUF file [default: the configured model]
-    #[arg(long, value_name = "NAME|FILE")]
-    model: Option<String>,
-    /// Compute threads; their number does not change the result
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
+    run: RunLike,
 }
 
-pub(super) async fn run(args: ReplayArgs) -> Result<(), Failure> {
+pub(super) async fn run(args: ReplayArgs, matches: &ArgMatches) -> Result<(), Failure> {
+    let (mut flags, _, json) = args.run.given(matches)?;
+    // It may be one of the configured further models.
+    let (model, threads) = (flags.model.take(), flags.threads);
     let turns = disclosed(&args.export)?;
     let mut memory: BTreeMap<u64, Vec<MemoryItem>> = match &args.memory {
         Some(path) => memory_of(path)?,
@@ -91,10 +88,10 @@ pub(super) async fn run(args: ReplayArgs) -> Result<(), Failure> {
         .collect();
     drop(turns);
     // A missing model is no finding about the turns, so it ends the command before the first of them.
-    let file = tasks.iter().any(|(_, task)| task.is_ok()).then(|| named_model(&args)).transpose()?;
+    let file = tasks.iter().any(|(_, task)| task.is_ok()).then(|| named_model(model, flags)).transpose()?;
 
     let mut engine = None;
-    let mut count = ReplayCount::default();
+    let mut exits = Vec::new();
     for (seq, task) in tasks {
         let began = Instant::now();
         let verdict = match task {
@@ -102,7 +99,7 @@ pub(super) async fn run(args: ReplayArgs) -> Result<(), Failure> {
                 let file = file.as_ref().expect("one turn can be computed, so the file was found above");
                 let engine = match &mut engine {
                     Some(engine) => engine,
-                    none => none.insert(load(file.clone(), args.threads).await?),
+                    none => none.insert(load(file.clone(), threads).await?),
                 };
                 let (turn, tokens) = (turn_number(seq), task.input_tokens());
                 let spinner = progress::spinner(format!("computing turn {turn} again, of {tokens} tokens"));
@@ -112,57 +109,41 @@ pub(super) async fn run(args: ReplayArgs) -> Result<(), Failure> {
             }
             Err(why) => Verdict::NotReplayable(why),
         };
-        count.add(&verdict);
-        tell(seq, &verdict, began.elapsed(), args.places.places.json);
+        exits.push(exit_of(&verdict));
+        tell(seq, &verdict, began.elapsed(), json);
     }
-    count.result()
+    result_of(&exits)
 }
 
-/// How many turns had each result.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct ReplayCount {
-    same: usize,
-    different: usize,
-    not_replayable: usize,
-    /// Of the latter, those of another model.
-    of_other_models: usize,
+/// How a verdict shows in the exit code, if it does.
+fn exit_of(verdict: &Verdict) -> Option<Exit> {
+    match verdict {
+        Verdict::Same { .. } => None,
+        Verdict::Different { .. } => Some(Exit::Different),
+        Verdict::NotReplayable(NotReplayable::Model { .. }) => Some(Exit::Model),
+        Verdict::NotReplayable(_) => Some(Exit::NotReplayable),
+    }
 }
 
-impl ReplayCount {
-    fn add(&mut self, verdict: &Verdict) {
-        match verdict {
-            Verdict::Same { .. } => self.same += 1,
-            Verdict::Different { .. } => self.different += 1,
-            Verdict::NotReplayable(why) => {
-                self.not_replayable += 1;
-                self.of_other_models += usize::from(matches!(why, NotReplayable::Model { .. }));
-            }
-        }
+/// The result of the command, from what each turn shows.
+fn result_of(exits: &[Option<Exit>]) -> Result<(), Failure> {
+    let all = exits.len();
+    let count = |exit| exits.iter().filter(|shown| **shown == Some(exit)).count();
+    let (different, of_other_models) = (count(Exit::Different), count(Exit::Model));
+    let not_replayable = of_other_models + count(Exit::NotReplayable);
+    if different > 0 {
+        return Err(Failure::text(Exit::Different, format!("different: {different} of {all} turns")));
     }
-
-    fn all(&self) -> usize {
-        self.same + self.different + self.not_replayable
-    }
-
-    fn result(&self) -> Result<(), Failure> {
-        let all = self.all();
-        if self.different > 0 {
-            return Err(Failure::text(
-                Exit::Different,
-                format!("different: {} of {all} turns", self.different),
-            ));
-        }
-        if self.not_replayable == 0 {
-            return Ok(());
-        }
-        if self.of_other_models == all {
+    match not_replayable {
+        0 => Ok(()),
+        _ if of_other_models == all => {
             let text = "every turn was answered by another model: name its file with --model";
-            return Err(Failure::text(Exit::Model, text));
+            Err(Failure::text(Exit::Model, text))
         }
-        Err(Failure::text(
+        _ => Err(Failure::text(
             Exit::NotReplayable,
-            format!("not replayable: {} of {all} turns", self.not_replayable),
-        ))
+            format!("not replayable: {not_replayable} of {all} turns"),
+        )),
     }
 }
 
@@ -209,9 +190,9 @@ fn disclosed(path: &Path) -> Result<Vec<OpenTurn>, Failure> {
 }
 
 /// The existing file of the model to compute with.
-fn named_model(args: &ReplayArgs) -> Result<PathBuf, Failure> {
-    let settings = Settings::load(args.places.clone().flags())?;
-    let path = model_file(args.model.as_ref().unwrap_or(&settings.model()), &settings.model_dir())?;
+fn named_model(model: Option<String>, flags: RunFlags) -> Result<PathBuf, Failure> {
+    let settings = Settings::load(flags)?;
+    let path = model_file(&model.unwrap_or_else(|| settings.model()), &settings.model_dir())?;
     if path.is_file() {
         return Ok(path);
     }
@@ -219,12 +200,12 @@ fn named_model(args: &ReplayArgs) -> Result<PathBuf, Failure> {
     Err(Failure::text(Exit::Model, text))
 }
 
-async fn load(path: PathBuf, threads: Option<u16>) -> Result<NativeEngine, Failure> {
+async fn load(path: PathBuf, threads: Option<u32>) -> Result<NativeEngine, Failure> {
     let spinner = progress::spinner("loading the model");
     let config = NativeConfig {
         max_context_tokens: u32::MAX,
         slots: 1,
-        threads: threads.map(usize::from),
+        threads: threads.map(|threads| threads as usize),
         kv_bytes: KV_BYTES,
         template: template_of(&path),
         ..NativeConfig::new("replay", path)
@@ -308,9 +289,8 @@ mod tests {
             (&[&schema, &model], Some(Exit::NotReplayable)),
             (&[&model, &model], Some(Exit::Model)),
         ] {
-            let mut count = ReplayCount::default();
-            verdicts.iter().for_each(|verdict| count.add(verdict));
-            assert_eq!(count.result().err().map(|failure| failure.exit), exit, "{count:?}");
+            let exits: Vec<_> = verdicts.iter().map(|verdict| exit_of(verdict)).collect();
+            assert_eq!(result_of(&exits).err().map(|failure| failure.exit), exit, "{exits:?}");
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use baton_mesh::Reach;
 use baton_walrus_client::http_client::is_loopback;
+use clap::ArgMatches;
 
 use super::{
-    Exit, Failure, NodeArgs,
+    Exit, Failure, RunLike,
     ask::{Admin, block_on},
     say,
 };
@@ -14,9 +15,8 @@ pub(super) const AFTER_HELP: &str = "The file names the node, its publisher, agg
     wants one, give your friend their own.\n\n\
     Examples:\n  baton-node share > friend.toml\n  baton --config friend.toml";
 
-pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
-    let json = args.places.json;
-    let (admin, settings) = Admin::of(args)?;
+pub(super) fn run(args: RunLike, matches: &ArgMatches) -> Result<(), Failure> {
+    let (admin, settings, json) = Admin::of(args, matches)?;
     let (status, running) = block_on(async { Ok((admin.status().await?, admin.settings().await?)) })?;
     let external = status.network.map(|network| network.external_addrs).unwrap_or_default();
     let Some((to, address)) = shared_address(&external, &status.listen, &status.peer_id) else {

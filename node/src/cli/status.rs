@@ -2,9 +2,10 @@
 
 use baton_kit::output::span;
 use baton_mesh::Reach;
+use clap::ArgMatches;
 
 use super::{
-    Exit, Failure, NodeArgs, Style,
+    Exit, Failure, RunLike, Style,
     ask::{Admin, block_on},
     say_result,
 };
@@ -16,9 +17,8 @@ use crate::{
     metrics::TurnCounts,
 };
 
-pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
-    let json = args.places.json;
-    let (admin, _) = Admin::of(args)?;
+pub(super) fn run(args: RunLike, matches: &ArgMatches) -> Result<(), Failure> {
+    let (admin, _, json) = Admin::of(args, matches)?;
     let status = block_on(async { Ok(admin.status().await?) })?;
     say_result(json, serde_json::json!(status), describe(&status, Style::stdout()));
     if status.ready {

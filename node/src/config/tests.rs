@@ -159,15 +159,14 @@ fn json_needs_no_value_and_takes_one() {
 
 #[test]
 fn the_admin_port_is_loopback_or_nothing() {
-    assert_eq!(parse_admin("none"), Ok(AdminSetting::Off));
-    assert!(
-        parse_admin("127.0.0.1:0").is_ok()
-            && parse_admin("[::1]:1").is_ok()
-            && parse_admin("localhost:9464") == parse_admin("127.0.0.1:9464")
-            && parse_admin(":9464") == parse_admin("127.0.0.1:9464")
-    );
+    assert_eq!(flags(&["--admin", "none"]).admin, Some(AdminSetting::Off));
+    for text in ["127.0.0.1:9464", "localhost:9464", ":9464"] {
+        let address = AdminSetting::At("127.0.0.1:9464".parse().unwrap());
+        assert_eq!(flags(&["--admin", text]).admin, Some(address), "{text}");
+    }
+    assert!(set("admin", "[::1]:1").is_ok());
     for text in ["0.0.0.0:9464", "192.168.0.1:1", "[::]:1", "9464", "example.org:1", ""] {
-        assert!(parse_admin(text).is_err(), "{text}");
+        assert!(set("admin", text).is_err(), "{text}");
     }
 }
 

@@ -66,14 +66,6 @@ pub(super) const ADMIN: OptionType<AdminSetting> = OptionType::new("ADDR|none", 
     AdminSetting::At(address) => address.to_string().into(),
 });
 
-/// The address of the admin port, from a flag of another command.
-///
-/// # Errors
-/// The allowed values, in words.
-pub(crate) fn parse_admin(text: &str) -> Result<AdminSetting, String> {
-    admin(RunFlags::entry("admin").expect("it is an option, as a test shows"), text)
-}
-
 /// The URL of a publisher or aggregator, from a flag of another command.
 ///
 /// # Errors

@@ -94,6 +94,11 @@ fn a_turn_is_named_by_number_or_receipt_and_undisclosed_parts_are_reported() {
         let (code, said) = failure(&mut command(home.path(), &[words]));
         assert!(code == 2 && said.contains(wanted), "{said}");
     }
+    let config = home.path().join("config.toml");
+    fs::write(&config, "more_models = [\"x\"]\n").unwrap();
+    let (_, said) =
+        failure(&mut command(home.path(), &["1", "--config", config.to_str().unwrap(), "--model", "x"]));
+    assert!(said.contains("x.gguf: `baton-node models list`"), "{said}");
     let damaged = home.path().join("damaged.json");
     let text = fs::read_to_string(EXPORT).unwrap();
     let (before, after) = text.split_once("\"record_key\": \"").unwrap();
