@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::{Speed, TurnCounts, exposition::MEDIA_TYPE};
+use crate::metrics::{PeerCounts, Speed, TurnCounts, exposition::MEDIA_TYPE};
 pub(crate) use network::NetworkStatus;
 
 /// Time for running answers after the stop. An open connection must not delay the node's shutdown.
@@ -38,15 +38,6 @@ pub(crate) struct ModelInfo {
     pub(crate) engine: String,
     /// Tokens of context.
     pub(crate) context_tokens: u32,
-}
-
-/// Counts of peers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PeerCounts {
-    /// With a connection.
-    pub(crate) connected: usize,
-    /// In the table.
-    pub(crate) known: usize,
 }
 
 /// The store, as this node sees it.

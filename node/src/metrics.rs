@@ -19,6 +19,7 @@ use std::{
 
 use baton_mesh::MeshStats;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use crate::engine::Load;
 use exposition::{Exposition, Kind};
@@ -89,10 +90,8 @@ const COUNTERS: [Counter; 15] = [
 pub struct Snapshot {
     /// The mesh's counts.
     pub(crate) mesh: MeshStats,
-    /// Peers in the table.
-    pub(crate) peers_known: usize,
-    /// Peers with a connection.
-    pub(crate) peers_connected: usize,
+    /// Peers now.
+    pub(crate) peers: PeerCounts,
     /// Whether the store answered recently.
     pub(crate) store_up: bool,
     /// Whether the node takes turns.
@@ -101,8 +100,17 @@ pub struct Snapshot {
     pub(crate) engine: Load,
 }
 
+/// Counts of peers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PeerCounts {
+    /// With a connection.
+    pub(crate) connected: usize,
+    /// In the table.
+    pub(crate) known: usize,
+}
+
 /// Turns since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TurnCounts {
     /// Committed.
     pub(crate) committed: u64,
@@ -117,7 +125,7 @@ pub(crate) struct TurnCounts {
 }
 
 /// All metrics of the process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Metrics {
     slots: u32,
     queue: u32,
@@ -145,21 +153,7 @@ impl Metrics {
                 counts.extend(values(1).iter().map(|second| ((name, [*first, *second]), 0)));
             }
         }
-        Self {
-            slots,
-            queue,
-            counts: Mutex::new(counts),
-            running: AtomicUsize::default(),
-            waiting: AtomicUsize::default(),
-            models_loaded: AtomicUsize::default(),
-            model_bytes: AtomicU64::default(),
-            first_token: Times::default(),
-            turn: Times::default(),
-            turn_queue: Times::default(),
-            embed: Times::default(),
-            store_wait: Times::default(),
-            recent: Recent::default(),
-        }
+        Self { slots, queue, counts: Mutex::new(counts), ..Self::default() }
     }
 
     /// Counts events.
@@ -195,7 +189,7 @@ impl Metrics {
         ] {
             text.single(Kind::Gauge, name, help, level);
         }
-        let peers = [("known", now.peers_known as u64), ("connected", now.peers_connected as u64)];
+        let peers = [("known", now.peers.known as u64), ("connected", now.peers.connected as u64)];
         text.by(Kind::Gauge, ("peers", "Peers known and connected"), "state", &peers);
         let Load { running, waiting, kv_bytes, cached_bytes, kv_budget } = now.engine;
         let about = ("engine_jobs", "Answers being computed (running) and waiting in the engine now");
@@ -279,13 +273,16 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::observer::{BlobContent, BlobSource, ServiceObserver as _, TurnSummary};
+    use crate::{
+        engine::set::SetObserver as _,
+        observer::{BlobContent, BlobSource, ServiceObserver as _, TurnSummary},
+    };
     use baton_proto::{ErrorCode, wire::StoreState};
 
     fn render(metrics: &Metrics) -> String {
         metrics.render(
             &Snapshot {
-                peers_connected: 3,
+                peers: PeerCounts { connected: 3, known: 4 },
                 ready: true,
                 engine: Load { running: 4, cached_bytes: 5, ..Load::default() },
                 ..Snapshot::default()
@@ -310,6 +307,10 @@ mod tests {
         metrics.failed(ErrorCode::BlobUnavailable);
         metrics.refused(ErrorCode::Busy);
         metrics.load(2, 7);
+        metrics.taken(2, 5_000_000_000);
+        metrics.load_ended(true);
+        metrics.load_ended(false);
+        metrics.unloaded();
         metrics.blob(BlobSource::Store, BlobContent::Right);
         metrics.blob(BlobSource::Author, BlobContent::Failed);
         metrics.tokens_made(3);
@@ -336,6 +337,11 @@ mod tests {
             "baton_blobs_total{source=\"peer\",content=\"wrong\"} 0",
             "baton_blobs_total{source=\"author\",content=\"failed\"} 1",
             "baton_tokens_made_total 3",
+            "baton_models_loaded 2",
+            "baton_model_memory_bytes 5000000000",
+            "baton_model_loads_total{result=\"ok\"} 1",
+            "baton_model_loads_total{result=\"failed\"} 1",
+            "baton_model_unloads_total 1",
             "baton_stored_total{state=\"given_up\"} 1",
             "baton_store_transfer_bytes_total{direction=\"up\"} 4096",
             "baton_peers{state=\"connected\"} 3",

@@ -8,16 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(crate) use baton_models::AddedFile;
-pub(crate) use baton_models::HubFile;
 pub use baton_models::ModelError;
-pub(crate) use baton_models::ModelStatus;
-pub(crate) use baton_models::PullProgress;
-pub(crate) use baton_models::Terms;
-pub(crate) use baton_models::WeightsHash;
-pub(crate) use baton_models::add as add_file;
-pub(crate) use baton_models::name_of;
-pub(crate) use baton_models::origin;
+pub(crate) use baton_models::{
+    AddedFile, HubFile, ModelStatus, PullProgress, Terms, WeightsHash, add as add_file, name_of, origin,
+};
 pub use shape::Shape;
 
 use crate::engine::native;

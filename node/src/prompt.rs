@@ -12,8 +12,7 @@ pub use baton_proto::{
     memory::MemoryItem,
     record::{Message as ChatMessage, Role},
 };
-pub(crate) use tools::SpokenCall;
-pub(crate) use tools::ToolMessage;
+pub(crate) use tools::{SpokenCall, ToolMessage};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 /// Maximum items of one memory block; the others are dropped, since they would not fit anyway.

@@ -18,24 +18,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use crate::core::ClockMs;
-pub use crate::core::LogKey;
-pub use crate::core::NodeIdentity;
-pub use crate::core::ServiceDeps;
 pub use crate::core::embedding::EmbeddingModel;
-pub use crate::core::limits::Price;
-pub use crate::core::limits::ServiceLimits;
-pub use crate::core::pause::PausePoints;
-pub use crate::core::pause::Step;
+pub use crate::core::limits::{Price, ServiceLimits};
+pub use crate::core::pause::{PausePoints, Step};
 pub use crate::core::quotas::QuotaPolicy;
 use crate::core::{
     Core, accounts::Accounts, cache::BlobCache, embedding::Embedding, limits, quotas::Quotas, storing,
     watched,
 };
-pub use crate::observer::BlobContent;
-pub use crate::observer::BlobSource;
-pub use crate::observer::NoObserver;
-pub use crate::observer::ServiceObserver;
-pub use crate::observer::TurnSummary;
+pub use crate::core::{LogKey, NodeIdentity, ServiceDeps};
+pub use crate::observer::{BlobContent, BlobSource, NoObserver, ServiceObserver, TurnSummary};
 
 /// Why a service ended without a shutdown request.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@ mod store;
 
 use std::{
     io::{self, IsTerminal as _},
-    path::{Path, PathBuf, absolute},
+    path::{PathBuf, absolute},
 };
 
 use baton_kit::{
@@ -41,8 +41,6 @@ struct InitReport {
     made: PrepareReport,
     /// The lines of the store, written unless the operator changed the configuration.
     lines: Vec<(&'static str, Value)>,
-    /// The command that starts the node.
-    next: String,
 }
 
 pub(super) fn run(args: InitArgs) -> Result<(), Failure> {
@@ -50,7 +48,6 @@ pub(super) fn run(args: InitArgs) -> Result<(), Failure> {
     let folder = args.places.data_dir.unwrap_or_else(default_data_dir);
     let storage = |error: io::Error| Failure::new(Exit::Storage, error);
     let folder = absolute(&folder).map_err(storage)?;
-    let elsewhere = args.places.config.is_some();
     let config = args.places.config.unwrap_or_else(|| folder.join(CONFIG_FILE));
     let mut request = StoreRequest {
         store: args.store,
@@ -69,8 +66,7 @@ pub(super) fn run(args: InitArgs) -> Result<(), Failure> {
     let made = data_dir::prepare(&folder, Some(&config), &lines)?;
     let key = load_node_key(&folder)?;
     let (node, peer) = (key.node_id().to_string(), peer_id(key.node_id()).to_string());
-    let next = next_command(&folder, elsewhere.then_some(config.as_path()));
-    let report = InitReport { folder, config, made, lines, next };
+    let report = InitReport { folder, config, made, lines };
     if json {
         say(serde_json::json!({
             "data_dir": report.folder, "config": report.config, "node": node, "peer_id": peer,
@@ -87,15 +83,6 @@ pub(super) fn run(args: InitArgs) -> Result<(), Failure> {
     report.check_and_end(style)
 }
 
-/// The command that starts the node with this folder and file.
-fn next_command(folder: &Path, config: Option<&Path>) -> String {
-    match config {
-        Some(config) => format!("baton-node run --config {}", shell_word(config)),
-        None if folder != default_data_dir() => format!("baton-node run --data-dir {}", shell_word(folder)),
-        None => "baton-node run".to_owned(),
-    }
-}
-
 impl InitReport {
     fn flags(&self) -> RunFlags {
         RunFlags {
@@ -105,15 +92,21 @@ impl InitReport {
         }
     }
 
-    /// The commands that name a store, one a line.
-    fn store_commands(&self) -> String {
-        let mut init = "baton-node init".to_owned();
+    /// A command with this folder and file.
+    fn command(&self, name: &str) -> String {
+        let mut command = format!("baton-node {name}");
         if self.folder != default_data_dir() {
-            init.push_str(&format!(" --data-dir {}", shell_word(&self.folder)));
+            command.push_str(&format!(" --data-dir {}", shell_word(&self.folder)));
         }
         if self.config != self.folder.join(CONFIG_FILE) {
-            init.push_str(&format!(" --config {}", shell_word(&self.config)));
+            command.push_str(&format!(" --config {}", shell_word(&self.config)));
         }
+        command
+    }
+
+    /// The commands that name a store, one a line.
+    fn store_commands(&self) -> String {
+        let init = self.command("init");
         let stores = [
             "walrus-testnet --publisher URL --aggregator URL",
             "walrus-mainnet --publisher URL --aggregator URL",
@@ -186,7 +179,7 @@ impl InitReport {
                 count => format!("Next: fix the {count} problems above, then start the node with"),
             };
         }
-        say(format!("\n{before}\n\n  {}", style.strong(&self.next)));
+        say(format!("\n{before}\n\n  {}", style.strong(&self.command("run"))));
         Ok(())
     }
 }

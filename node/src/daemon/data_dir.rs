@@ -107,7 +107,8 @@ pub(crate) fn is_untouched(folder: &Path, config: &Path) -> bool {
     same_length && fs::read_to_string(config).is_ok_and(|text| text == fresh)
 }
 
-fn open_mode(metadata: &fs::Metadata) -> Option<u32> {
+/// The permission bits of a file or folder, if other users can read it.
+pub(crate) fn open_mode(metadata: &fs::Metadata) -> Option<u32> {
     let mode = metadata.permissions().mode() & 0o777;
     (mode & 0o077 != 0).then_some(mode)
 }
@@ -221,27 +222,6 @@ mod tests {
     use super::*;
     use crate::config::RunFlags;
 
-    fn mode(path: &Path) -> u32 {
-        fs::metadata(path).unwrap().permissions().mode() & 0o777
-    }
-
-    #[test]
-    fn makes_everything_private_and_overwrites_nothing() {
-        let parent = tempfile::tempdir().unwrap();
-        let folder = parent.path().join("a/b");
-        let config = folder.join(CONFIG_FILE);
-        let made = prepare(&folder, Some(&config), &[]).unwrap();
-        assert_eq!(made, PrepareReport { folder: true, key: true, config: true, open_mode: None });
-        assert_eq!((mode(&folder), mode(&folder.join(NODE_KEY_FILE)), mode(&config)), (0o700, 0o600, 0o600));
-        let key = fs::read(folder.join(NODE_KEY_FILE)).unwrap();
-        fs::write(&config, "slots = 3\n").unwrap();
-        assert_eq!(prepare(&folder, Some(&config), &[]).unwrap(), PrepareReport::default());
-        assert_eq!(fs::read(folder.join(NODE_KEY_FILE)).unwrap(), key);
-        assert_eq!(fs::read_to_string(&config).unwrap(), "slots = 3\n");
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(prepare(&folder, None, &[]).unwrap().open_mode, Some(0o755));
-    }
-
     #[test]
     fn a_configuration_elsewhere_names_the_folder() {
         let parent = tempfile::tempdir().unwrap();
@@ -274,13 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_folder_with_a_next_step() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let refused = prepare(file.path(), None, &[]).unwrap_err();
-        assert!(refused.to_string().contains("not a folder; name another with --data-dir"), "{refused}");
-        let below = prepare(&file.path().join("x"), None, &[]).unwrap_err();
-        assert_eq!(below.exit, Exit::Storage);
-        let full = io::Error::from(io::ErrorKind::StorageFull);
-        assert!(hint(&full).contains("make room"));
+    fn a_full_disk_is_named_with_the_next_step() {
+        assert!(hint(&io::ErrorKind::StorageFull.into()).contains("make room"));
     }
 }

@@ -13,12 +13,12 @@ use baton_mesh::{MeshHandle, PeerId, Reachability};
 use baton_proto::node_record::ModelOffer;
 
 use crate::{
-    admin::{ModelInfo, NetworkStatus, PeerCounts, Status, StatusSource, StoreStatus, network::Nat},
+    admin::{ModelInfo, NetworkStatus, Status, StatusSource, StoreStatus, network::Nat},
     config::Settings,
     engine::{Engine, Load},
     identity::{Identity, peer_id},
     journal::Journal,
-    metrics::{Metrics, Snapshot, WatchedStore, resident_bytes},
+    metrics::{Metrics, PeerCounts, Snapshot, WatchedStore, resident_bytes},
 };
 
 /// A store with an answer in this time counts as reachable; a few probes may be lost.
@@ -198,12 +198,10 @@ impl StatusSource for View {
     }
 
     fn metrics(&self) -> String {
-        let peers = self.peers();
         let running = self.running.get();
         let snapshot = Snapshot {
             mesh: running.map(|node| node.mesh.stats()).unwrap_or_default(),
-            peers_known: peers.known,
-            peers_connected: peers.connected,
+            peers: self.peers(),
             store_up: running.is_some_and(|node| node.store_answers()),
             ready: self.not_ready().is_empty(),
             engine: running.map(|node| load(&node.engines)).unwrap_or_default(),

@@ -54,6 +54,4 @@ mod present {
     }
 }
 
-pub(crate) use present::extra_bytes;
-pub(crate) use present::knows;
-pub(crate) use present::open;
+pub(crate) use present::{extra_bytes, knows, open};

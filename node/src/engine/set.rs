@@ -23,8 +23,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use super::{Engine, EngineError};
-pub(crate) use open::SetError;
-pub(crate) use open::open;
+pub(crate) use open::{SetError, open};
 use policy::{ClaimId, ClaimStatus, Policy, PolicyStep};
 
 /// How long a turn waits for its model before another node is the better choice: the time to read some

@@ -61,13 +61,7 @@ pub(super) struct Trees {
 }
 
 /// The trees in one atomic change: turns, blobs, by digest, by age, blobs by age.
-type Change<'a> = (
-    &'a TransactionalTree,
-    &'a TransactionalTree,
-    &'a TransactionalTree,
-    &'a TransactionalTree,
-    &'a TransactionalTree,
-);
+type Change<'a> = [&'a TransactionalTree; 5];
 
 impl Trees {
     /// Opens the journal of a folder.
@@ -205,7 +199,7 @@ impl Trees {
     pub(super) fn write(&self, key: &TurnKey, entry: &TurnEntry) -> Result<u64, JournalError> {
         let encoded = encode(key, entry);
         let (change, _) =
-            self.change(|(turns, ..)| Ok(turns.insert(&key.to_bytes()[..], encoded.as_slice())?))?;
+            self.change(|[turns, ..]| Ok(turns.insert(&key.to_bytes()[..], encoded.as_slice())?))?;
         Ok(change)
     }
 
@@ -241,7 +235,7 @@ impl Trees {
         let (age, encoded) = (age_key(key, entry.created_ms), encode(key, entry));
         // Before the insert, so that no reader misses it.
         self.known.lock().insert(self.hash(key));
-        let (change, _) = self.change(|(turns, _, _, by_age, _)| {
+        let (change, _) = self.change(|[turns, _, _, by_age, _]| {
             by_age.insert(age.as_slice(), &[])?;
             Ok(turns.insert(&key.to_bytes()[..], encoded.as_slice())?)
         })?;
@@ -259,7 +253,7 @@ impl Trees {
     ) -> Result<u64, JournalError> {
         let (age, encoded) = (age_key(key, entry.created_ms), encode(key, entry));
         let blob = IVec::from(blob);
-        let (change, before) = self.change(|(turns, blobs, by_digest, _, blob_age)| {
+        let (change, before) = self.change(|[turns, blobs, by_digest, _, blob_age]| {
             let before = blobs.insert(&digest.0, &blob)?;
             by_digest.insert(&digest.0, &key.to_bytes()[..])?;
             blob_age.insert(age.as_slice(), &digest.0)?;
@@ -282,7 +276,7 @@ impl Trees {
         };
         entry.state = EntryState::Aborted;
         let (age, encoded) = (age_key(key, entry.created_ms), encode(key, &entry));
-        let (change, removed) = self.change(|(turns, blobs, by_digest, _, blob_age)| {
+        let (change, removed) = self.change(|[turns, blobs, by_digest, _, blob_age]| {
             turns.insert(&key.to_bytes()[..], encoded.as_slice())?;
             let Some(digest) = digest else { return Ok(None) };
             by_digest.remove(&digest.0)?;
@@ -305,7 +299,7 @@ impl Trees {
         let trees = (turns, blobs, by_digest, by_age, blob_age);
         let done = trees.transaction(|(turns, blobs, by_digest, by_age, blob_age)| {
             by_digest.insert(CHANGES_KEY, &number.to_be_bytes())?;
-            Ok((number, work((turns, blobs, by_digest, by_age, blob_age))?))
+            Ok((number, work([turns, blobs, by_digest, by_age, blob_age])?))
         });
         done.map_err(|error| match error {
             TransactionError::Abort(never) => match never {},
@@ -395,7 +389,7 @@ impl Trees {
                 EntryState::Sealed(sealed) => Some(sealed.committed.blob_digest),
                 EntryState::Accepted | EntryState::Aborted => None,
             };
-            let (_, removed) = self.change(|(turns, blobs, by_digest, by_age, blob_age)| {
+            let (_, removed) = self.change(|[turns, blobs, by_digest, by_age, blob_age]| {
                 turns.remove(&key.to_bytes()[..])?;
                 by_age.remove(&age)?;
                 blob_age.remove(&age)?;

@@ -19,30 +19,3 @@ impl SetObserver for Metrics {
         self.add("model_unloads", ["", ""], 1);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::metrics::Snapshot;
-
-    #[test]
-    fn models_are_counted_as_they_come_and_go() {
-        let metrics = Metrics::new(1, 1);
-        metrics.taken(2, 5_000_000_000);
-        metrics.load_ended(true);
-        metrics.load_ended(false);
-        metrics.unloaded();
-        let text = metrics.render(&Snapshot::default(), Duration::ZERO);
-        for line in [
-            "baton_models_loaded 2",
-            "baton_model_memory_bytes 5000000000",
-            "baton_model_loads_total{result=\"ok\"} 1",
-            "baton_model_loads_total{result=\"failed\"} 1",
-            "baton_model_unloads_total 1",
-        ] {
-            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
-        }
-    }
-}

@@ -215,21 +215,18 @@ async fn begin(
     auth: &SignedObject<TurnAuth>,
 ) -> Result<Result<JobGuard, Arc<Job>>, Refusal> {
     let (key, hash) = (key_of(auth), auth.auth_hash());
-    let busy = match core.running.begin(key, hash) {
-        Begin::New(guard) => return Ok(Ok(guard)),
-        Begin::Same(job) => return Ok(Err(job)),
-        Begin::Conflict => return Err(ErrorCode::IdempotencyConflict.into()),
-        Begin::SessionBusy(job) => job,
-    };
-    if !busy.reply.is_orphaned() {
-        return Err(ErrorCode::Busy.into());
-    }
-    busy.stop.cancel();
-    timeout(TAKE_OVER_WAIT, core.running.ended(&busy)).await.map_err(|_| ErrorCode::Busy)?;
-    match core.running.begin(key, hash) {
-        Begin::New(guard) => Ok(Ok(guard)),
-        Begin::Same(job) => Ok(Err(job)),
-        Begin::Conflict => Err(ErrorCode::IdempotencyConflict.into()),
-        Begin::SessionBusy(_) => Err(ErrorCode::Busy.into()),
+    let mut has_waited = false;
+    loop {
+        let busy = match core.running.begin(key, hash) {
+            Begin::New(guard) => return Ok(Ok(guard)),
+            Begin::Same(job) => return Ok(Err(job)),
+            Begin::Conflict => return Err(ErrorCode::IdempotencyConflict.into()),
+            Begin::SessionBusy(job) => job,
+        };
+        if std::mem::replace(&mut has_waited, true) || !busy.reply.is_orphaned() {
+            return Err(ErrorCode::Busy.into());
+        }
+        busy.stop.cancel();
+        timeout(TAKE_OVER_WAIT, core.running.ended(&busy)).await.map_err(|_| ErrorCode::Busy)?;
     }
 }

@@ -149,28 +149,23 @@ impl<'a> Search<'a> {
     /// The store's bytes if they are right, and whether a retry may help.
     async fn ask_store(&self) -> (Option<Arc<[u8]>>, bool) {
         let blob = self.need.blob;
-        match self.core.store.get_checked(blob.blob_id, blob.length as usize, blob.digest).await {
-            Ok(bytes) if self.check(BlobSource::Store, &bytes) => (Some(bytes.into()), false),
-            Ok(_) => (None, false),
+        let got = self.core.store.get_checked(blob.blob_id, blob.length as usize, blob.digest).await;
+        let (content, again) = match got {
+            Ok(bytes) if self.check(BlobSource::Store, &bytes) => return (Some(bytes.into()), false),
+            Ok(_) => return (None, false),
             Err(StoreError::WrongContent | StoreError::TooLarge { .. }) => {
                 self.wrong.store(true, Ordering::Relaxed);
-                self.core.observer.blob(BlobSource::Store, BlobContent::Wrong);
-                (None, false)
+                (BlobContent::Wrong, false)
             }
-            Err(StoreError::NotFound) => {
-                self.core.observer.blob(BlobSource::Store, BlobContent::Missing);
-                (None, true)
-            }
-            Err(StoreError::Unavailable { .. }) => {
-                self.core.observer.blob(BlobSource::Store, BlobContent::Failed);
-                (None, true)
-            }
+            Err(StoreError::NotFound) => (BlobContent::Missing, true),
+            Err(StoreError::Unavailable { .. }) => (BlobContent::Failed, true),
             Err(error) => {
                 tracing::warn!(%error, "the store does not give a blob");
-                self.core.observer.blob(BlobSource::Store, BlobContent::Failed);
-                (None, false)
+                (BlobContent::Failed, false)
             }
-        }
+        };
+        self.core.observer.blob(BlobSource::Store, content);
+        (None, again)
     }
 
     /// Asks the author, if the client named it, and some connected nodes at once. Takes the first right

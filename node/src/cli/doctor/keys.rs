@@ -8,6 +8,7 @@ use baton_kit::output::shell_word;
 use super::{Check, Subject, codes};
 use crate::{
     cli::time::utc,
+    daemon::data_dir::open_mode,
     identity::{EXCHANGE_KEYS_FILE, IdentityError, NODE_KEY_FILE, exchange_keys, load_node_key},
 };
 
@@ -17,8 +18,7 @@ pub(super) fn check(subject: &Subject) -> Check {
     let shown = folder.display();
     let missing = match fs::metadata(folder) {
         Ok(metadata) if metadata.is_dir() => {
-            let mode = metadata.permissions().mode() & 0o777;
-            if mode & 0o077 != 0 {
+            if let Some(mode) = open_mode(&metadata) {
                 let fixed = subject.fix && set_mode(folder, 0o700);
                 let fix = format!("chmod 700 {}", shell_word(folder));
                 check.found_with(codes::DATA_DIR_OPEN, format!("{shown} (mode {mode:o})"), fix, fixed);
@@ -46,11 +46,7 @@ fn set_mode(path: &Path, mode: u32) -> bool {
 }
 
 fn check_mode(check: &mut Check, subject: &Subject, path: &Path) {
-    let Ok(metadata) = fs::metadata(path) else { return };
-    let mode = metadata.permissions().mode() & 0o777;
-    if mode & 0o077 == 0 {
-        return;
-    }
+    let Some(mode) = fs::metadata(path).ok().as_ref().and_then(open_mode) else { return };
     let fixed = subject.fix && set_mode(path, 0o600);
     let fix = match fixed {
         true => format!("chmod 600 {}; whoever could read it until now may have", shell_word(path)),
