@@ -207,21 +207,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_late_reader_sees_everything_from_the_start() {
-        let reply = Reply::new();
-        reply.push(&NodeFrame::Accepted { nonce: [1; 32] }).unwrap();
-        reply.push(&NodeFrame::Done).unwrap();
-        reply.finish();
-        let mut late = reply.attach();
-        let mut seen = Vec::new();
-        while let Some(frame) = late.next().await {
-            seen.push(codec::decode::<NodeFrame>(&frame, 1024).unwrap());
-            late.sent();
-        }
-        assert_eq!(seen, [NodeFrame::Accepted { nonce: [1; 32] }, NodeFrame::Done]);
-    }
-
-    #[tokio::test]
     async fn is_abandoned_only_after_the_grace() {
         let reply = Reply::new();
         let grace = Duration::from_millis(50);

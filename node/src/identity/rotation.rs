@@ -120,16 +120,4 @@ mod tests {
         rotate_exchange_keys(folder.path(), NOW + 2).unwrap();
         assert_eq!(exchange_keys(folder.path()).unwrap().len(), 2);
     }
-
-    #[test]
-    fn a_new_identity_keeps_the_old_key() {
-        let folder = folder();
-        let key = fs::read(folder.path().join(NODE_KEY_FILE)).unwrap();
-        let old = load_node_key(folder.path()).unwrap().node_id();
-        let rotated = rotate_node_key(folder.path(), NOW).unwrap();
-        assert_eq!((rotated.old, rotated.new), (old, load_node_key(folder.path()).unwrap().node_id()));
-        assert_ne!(rotated.old, rotated.new);
-        assert_eq!(fs::read(&rotated.retired_key).unwrap(), key);
-        assert_eq!(retired_keys(folder.path()).unwrap(), [rotated.retired_key]);
-    }
 }

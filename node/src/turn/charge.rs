@@ -286,11 +286,6 @@ mod tests {
     }
 
     #[test]
-    fn reading_counts_for_less_than_writing() {
-        assert_eq!([0, 1, 16, 17].map(read_cost), [0, 1, 1, 2]);
-    }
-
-    #[test]
     fn a_turn_counts_at_every_grant_of_its_chain() {
         let first = grant(None, 1, (3, 1000));
         let second = grant(Some(&first), 2, (2, 1000));

@@ -11,6 +11,8 @@ use baton_node::{
 };
 use tokio::runtime::Handle;
 
+use crate::answer::{Answer, read};
+
 fn job(text: &str, resume_tokens: Vec<u32>) -> GenerateJob {
     let messages = vec![
         ChatMessage::new(Role::System, "be brief"),
@@ -21,21 +23,9 @@ fn job(text: &str, resume_tokens: Vec<u32>) -> GenerateJob {
     GenerateJob { resume_tokens, ..GenerateJob::new(Prompt::new(messages), Sampling::default(), 512) }
 }
 
-async fn run(engine: &dyn Engine, job: GenerateJob) -> Result<(Vec<u32>, String, FinishReason), EngineError> {
-    let mut handle = engine.generate(job)?;
-    let (mut ids, mut text) = (Vec::new(), String::new());
-    while let Some(event) = handle.next().await {
-        match event {
-            EngineEvent::Started { .. } | EngineEvent::Resumed { .. } => {}
-            EngineEvent::Token { ids: more, text: piece, .. } => {
-                ids.extend(more);
-                text += &piece;
-            }
-            EngineEvent::Done { finish, .. } => return Ok((ids, text, finish)),
-            EngineEvent::Failed(error) => return Err(error),
-        }
-    }
-    panic!("no last event");
+async fn run(engine: &dyn Engine, job: GenerateJob) -> Result<Answer, EngineError> {
+    let resumed = job.resume_tokens.len();
+    read(engine.generate(job)?, resumed).await
 }
 
 fn echo_with(config: EchoConfig) -> EchoEngine {
@@ -59,9 +49,9 @@ async fn refuses_what_only_a_model_can_do() {
 #[tokio::test]
 async fn echoes_the_last_user_message_with_stable_ids_and_exact_counts() {
     let engine = echo();
-    let (ids, text, finish) = run(&engine, job("hello  big world", vec![])).await.unwrap();
-    assert_eq!((text.as_str(), finish), ("echo: hello big world", FinishReason::Stop));
-    assert_eq!(ids, ["echo:", "hello", "big", "world"].map(word_id));
+    let answer = run(&engine, job("hello  big world", vec![])).await.unwrap();
+    assert_eq!((answer.text.as_str(), answer.finish), ("echo: hello big world", FinishReason::Stop));
+    assert_eq!(answer.ids, ["echo:", "hello", "big", "world"].map(word_id));
     assert_eq!(word_id("hello"), 0x3d16_8fea); // BLAKE3("hello") begins ea8f163d
     let count = engine.count(&job("hello  big world", vec![]).prompt).unwrap();
     assert_eq!(count, 8);
@@ -72,8 +62,8 @@ async fn echoes_the_last_user_message_with_stable_ids_and_exact_counts() {
 async fn resumes_where_a_prefix_ends_and_refuses_a_foreign_one() {
     let engine = echo();
     let prefix: Vec<u32> = ["echo:", "a"].map(word_id).to_vec();
-    let (ids, text, _) = run(&engine, job("a b c", prefix)).await.unwrap();
-    assert_eq!((ids, text.as_str()), (vec![word_id("b"), word_id("c")], " b c"));
+    let answer = run(&engine, job("a b c", prefix)).await.unwrap();
+    assert_eq!((answer.ids, answer.text.as_str()), (vec![word_id("b"), word_id("c")], " b c"));
     for foreign in [vec![7], vec![0; 9]] {
         let refused = run(&engine, job("a b c", foreign)).await;
         assert_eq!(refused.unwrap_err(), EngineError::InvalidResume);
@@ -84,15 +74,15 @@ async fn resumes_where_a_prefix_ends_and_refuses_a_foreign_one() {
 async fn honours_length_stop_strings_and_context() {
     let engine = echo();
     let short = GenerateJob { max_tokens: 2, ..job("a b c", vec![]) };
-    let (_, text, finish) = run(&engine, short).await.unwrap();
-    assert_eq!((text.as_str(), finish), ("echo: a", FinishReason::Length));
+    let short = run(&engine, short).await.unwrap();
+    assert_eq!((short.text.as_str(), short.finish), ("echo: a", FinishReason::Length));
     let sampling = Sampling { stop: vec!["b c".into()], ..Sampling::default() };
     let stopped = GenerateJob { sampling, ..job("a b c d", vec![]) };
-    let (_, text, finish) = run(&engine, stopped).await.unwrap();
-    assert_eq!((text.as_str(), finish), ("echo: a ", FinishReason::StopString));
+    let stopped = run(&engine, stopped).await.unwrap();
+    assert_eq!((stopped.text.as_str(), stopped.finish), ("echo: a ", FinishReason::StopString));
     let small = echo_with(EchoConfig { context_tokens: 8, ..EchoConfig::default() });
-    let (ids, _, finish) = run(&small, job("a", vec![])).await.unwrap();
-    assert_eq!((ids.len(), finish), (2, FinishReason::Stop));
+    let whole = run(&small, job("a", vec![])).await.unwrap();
+    assert_eq!((whole.ids.len(), whole.finish), (2, FinishReason::Stop));
     let refused = run(&small, job("a b c", vec![])).await.unwrap_err();
     assert_eq!(refused, EngineError::ContextOverflow { needed: 9, limit: 8 });
 }

@@ -12,30 +12,6 @@ fn the_built_in_catalogue_is_sound_and_has_the_default() {
 }
 
 #[test]
-fn list_says_what_is_installed() {
-    let directory = tempfile::tempdir().unwrap();
-    let catalogue = Catalogue::built_in();
-    let file = directory.path().join(&catalogue.entry(DEFAULT_MODEL).unwrap().file);
-    let status = |catalogue: &Catalogue| {
-        let all = catalogue.list(directory.path());
-        all.into_iter().find(|status| status.entry.name == DEFAULT_MODEL).unwrap()
-    };
-    assert_eq!(status(&catalogue).present_bytes, None);
-    std::fs::write(&file, b"partial").unwrap();
-    assert_eq!(status(&catalogue).present_bytes, Some(7));
-    assert!(!status(&catalogue).is_installed());
-    std::fs::File::create(&file).unwrap().set_len(98_362_432).unwrap();
-    assert!(status(&catalogue).is_installed());
-    assert_eq!(status(&catalogue).path, file);
-}
-
-#[test]
-fn an_unknown_model_is_named() {
-    let error = Catalogue::built_in().entry("nonesuch").unwrap_err();
-    assert!(matches!(error, ModelError::Unknown { ref name } if name == "nonesuch"));
-}
-
-#[test]
 fn refuses_catalogues_that_are_not_sound() {
     let sound = r#"
         [[model]]

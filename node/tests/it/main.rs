@@ -1,6 +1,7 @@
 //! The node: its parts (the turn service, the engines, the window, the operator's files), and its program.
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 
+mod answer;
 mod cli;
 mod default_model;
 mod deploy_files;

@@ -29,6 +29,13 @@ pub(crate) fn output(home: &Path, words: &[&str]) -> Output {
     baton_node(home, words).output().unwrap()
 }
 
+/// Runs a command that prints JSON.
+pub(crate) fn json(home: &Path, words: &[&str]) -> Value {
+    let output = output(home, words);
+    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }

@@ -3,7 +3,6 @@
 use std::fmt::{self, Write as _};
 
 use serde_json::Value;
-
 use zeroize::Zeroizing;
 
 /// A message's author.

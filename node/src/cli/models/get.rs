@@ -1,7 +1,7 @@
 //! `models pull` and `models add`: bring models into the folder.
 
 use std::{
-    io::{self, Write},
+    io::{self, Write as _},
     path::Path,
 };
 
@@ -100,7 +100,13 @@ fn settle_terms(catalogue: &Catalogue, folder: &Path, name: &str, accept: bool) 
     let usage = |error: ModelError| Failure::new(Exit::Usage, error);
     let Some(terms) = catalogue.unaccepted(name, folder).map_err(usage)? else { return Ok(()) };
     let licence = catalogue.entry(name).map_err(usage)?.licence.clone();
-    show_terms(&mut io::stderr(), name, &licence, terms);
+    let Terms { notice, url, .. } = terms;
+    // If standard error is closed, no answer can come either.
+    let _ = writeln!(
+        io::stderr(),
+        "{name} comes under the {licence}:\n\n{}\n\nFull text: {url}\n",
+        notice.trim()
+    );
     if !accept {
         let refused = ModelError::TermsNotAccepted { name: name.to_owned(), licence };
         let accepted = prompt::confirm_at_terminal("Do you accept these terms?");
@@ -109,26 +115,4 @@ fn settle_terms(catalogue: &Catalogue, folder: &Path, name: &str, accept: bool) 
         }
     }
     catalogue.accept(name, folder, now_ms()).map_err(model_failure)
-}
-
-fn show_terms(output: &mut impl Write, name: &str, licence: &str, terms: &Terms) {
-    let (notice, url) = (terms.notice.trim(), &terms.url);
-    // If standard error is closed, no answer can come either.
-    let _ = writeln!(output, "{name} comes under the {licence}:\n\n{notice}\n\nFull text: {url}\n");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_terms_of_gemma_are_shown_with_their_place() {
-        let catalogue = Catalogue::built_in();
-        let entry = catalogue.entry("gemma3-270m").unwrap();
-        let mut shown = Vec::new();
-        show_terms(&mut shown, &entry.name, &entry.licence, entry.terms.as_ref().unwrap());
-        let shown = String::from_utf8(shown).unwrap();
-        assert!(shown.starts_with("gemma3-270m comes under the Gemma Terms of Use:"), "{shown}");
-        assert!(shown.contains("https://ai.google.dev/gemma/terms"), "{shown}");
-    }
 }

@@ -131,7 +131,7 @@ fn find<'a, T>(json: &'a Json, keys: &[&str], of: &impl Fn(&'a Json) -> Option<T
 
 fn error_status(json: &Json) -> Option<u16> {
     let number = match json {
-        Json::Number(number) => u16::try_from(number.as_u64()?).ok(),
+        Json::Number(number) => number.parse().ok(),
         json => json.as_text()?.parse().ok(),
     };
     number.filter(|status| (400..600).contains(status))

@@ -169,25 +169,6 @@ async fn a_model_is_loaded_when_a_turn_needs_it_and_another_makes_room() {
 }
 
 #[tokio::test]
-async fn a_turn_that_runs_keeps_its_model_and_the_other_waits_for_its_end() {
-    let mut bench = Bench::patient(2, 1);
-    let hold = bench.engines[0].hold().await.unwrap();
-    let kept = hold.clone();
-    let other = bench.engines[1].clone();
-    let mut waiting = Box::pin(other.hold());
-    assert!((&mut waiting).now_or_never().is_none());
-    drop(hold);
-    assert!((&mut waiting).now_or_never().is_none(), "a clone of the hold keeps it as well");
-    assert_eq!(count(&bench.engines[0]), Ok(7));
-    drop(kept);
-    bench.go_on.send(true).unwrap();
-    let hold = waiting.await.unwrap();
-    assert_eq!(bench.begun.recv().await, Some(1));
-    assert_eq!((count(&bench.engines[1]), bench.memory.most.load(SeqCst)), (Ok(7), 1));
-    drop(hold);
-}
-
-#[tokio::test]
 async fn a_turn_that_waits_too_long_gets_the_reason_and_leaves_nothing() {
     let bench = Bench::new(2, 1, Duration::ZERO);
     let hold = bench.engines[0].hold().await.unwrap();

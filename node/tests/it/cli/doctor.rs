@@ -12,14 +12,14 @@ use serde_json::Value;
 
 use crate::{
     cli::harness::{model_file, store::Store},
-    process::{Node, baton_node, failure, output, text},
+    process::{Node, baton_node, failure, json, output, text},
     small,
 };
 
 const SHARDS: u16 = 10;
 
 /// The findings: exit code, the `CODE` of each unfixed finding, and the whole report.
-fn doctor(home: &Path, words: &[&str]) -> (i32, Vec<String>, Value) {
+fn doctor(home: &Path, words: &[&str]) -> (i32, String, Value) {
     let words = [&["doctor", "--json"], words].concat();
     let output = output(home, &words);
     let all: Value =
@@ -27,7 +27,7 @@ fn doctor(home: &Path, words: &[&str]) -> (i32, Vec<String>, Value) {
     let findings =
         all["checks"].as_array().unwrap().iter().flat_map(|check| check["findings"].as_array().unwrap());
     let open = findings.filter(|finding| finding["fixed"] == false);
-    let codes = open.map(|finding| finding["code"].as_str().unwrap().to_owned()).collect();
+    let codes = open.map(|finding| finding["code"].as_str().unwrap()).collect::<Vec<_>>().join(" ");
     let code = output.status.code().unwrap();
     assert_eq!(all["ok"] == true, code == 0, "{all}");
     (code, codes, all)
@@ -56,7 +56,7 @@ async fn a_healthy_node_with_store_and_peers_has_no_problem() {
     let (code, codes, all) = doctor(home.path(), &ask);
     assert_eq!(code, 0, "{all}");
     // The findings of every test node: the echo engine, this machine only.
-    assert_eq!(codes, ["D409", "D603"], "{all}");
+    assert_eq!(codes, "D409 D603", "{all}");
     let seen = all["checks"].to_string();
     for part in [
         "answers in",
@@ -79,11 +79,11 @@ async fn a_healthy_node_with_store_and_peers_has_no_problem() {
 fn keys_and_folders_that_others_can_read_are_found_and_fixed() {
     let home = tempfile::tempdir().unwrap();
     let words = [&ALONE[..], &["--offline"]].concat();
-    assert_eq!(doctor(home.path(), &words).1, ["D102", "D409", "D603", "D803"]);
+    assert_eq!(doctor(home.path(), &words).1, "D102 D409 D603 D803");
     output(home.path(), &["init"]);
     let folder = home.path().join(".local/share/baton-node");
     let (code, codes, _) = doctor(home.path(), &words);
-    assert_eq!((code, codes.join(" ").as_str()), (0, "D409 D603 D803"));
+    assert_eq!((code, codes.as_str()), (0, "D409 D603 D803"));
 
     let key = folder.join("node.key");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
@@ -91,18 +91,18 @@ fn keys_and_folders_that_others_can_read_are_found_and_fixed() {
     fs::write(folder.join("exchange.keys"), "damaged").unwrap();
     fs::set_permissions(folder.join("exchange.keys"), fs::Permissions::from_mode(0o600)).unwrap();
     let (code, codes, _) = doctor(home.path(), &words);
-    assert_eq!((code, codes.join(" ").as_str()), (1, "D103 D105 D107 D409 D603 D803"));
+    assert_eq!((code, codes.as_str()), (1, "D103 D105 D107 D409 D603 D803"));
     let (_, codes, all) = doctor(home.path(), &[&words[..], &["--fix"]].concat());
-    assert_eq!(codes.join(" "), "D107 D409 D603 D803", "{all}");
+    assert_eq!(codes, "D107 D409 D603 D803", "{all}");
     assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
     assert!(output(home.path(), &["keys", "rotate"]).status.success());
     assert_eq!(doctor(home.path(), &words).0, 0);
 
     fs::write(&key, "nonsense").unwrap();
-    assert!(doctor(home.path(), &words).1.contains(&"D106".to_owned()));
+    assert!(doctor(home.path(), &words).1.contains("D106"));
     fs::remove_file(&key).unwrap();
-    assert!(doctor(home.path(), &words).1.contains(&"D104".to_owned()));
+    assert!(doctor(home.path(), &words).1.contains("D104"));
 }
 
 #[test]
@@ -114,25 +114,25 @@ fn ports_of_others_and_a_node_that_cannot_be_asked_are_found() {
     let (listen, admin) = (format!("/ip4/127.0.0.1/tcp/{port}"), format!("127.0.0.1:{port}"));
     let engine = ["--offline", "--engine", "echo", "--mdns", "false"];
     let found = |words: &[&str]| doctor(home.path(), &[&engine[..], words].concat()).1;
-    assert!(found(&["--listen", &listen, "--admin", "none"]).contains(&"D501".to_owned()));
+    assert!(found(&["--listen", &listen, "--admin", "none"]).contains("D501"));
     let far = ["--listen", "/ip4/203.0.113.9/tcp/4001", "--admin", "none"];
-    assert!(found(&far).contains(&"D502".to_owned()));
+    assert!(found(&far).contains("D502"));
     drop(taken);
 
     // Another node has the admin port.
     let other_node = Node::start(other.path(), &[]);
     let codes = found(&["--listen", "/ip4/127.0.0.1/tcp/0", "--admin", other_node.admin()]);
-    assert!(codes.contains(&"D504".to_owned()), "{codes:?}");
+    assert!(codes.contains("D504"), "{codes:?}");
     // Our own node runs, but at another admin address.
     let node = Node::start(home.path(), &[]);
     let codes = found(&["--listen", "/ip4/127.0.0.1/tcp/0", "--admin", &admin]);
-    assert!(codes.contains(&"D505".to_owned()), "{codes:?}");
+    assert!(codes.contains("D505"), "{codes:?}");
     // Its options came by flags; without its address, the doctor finds it by the data directory.
     let codes = doctor(home.path(), &["--offline"]).1;
-    assert!(!codes.iter().any(|code| ["D503", "D504", "D505"].contains(&code.as_str())), "{codes:?}");
+    assert!(!["D503", "D504", "D505"].iter().any(|code| codes.contains(code)), "{codes}");
     // It is not ready, since no store answers. It also misses a configured listen address.
     let codes = found(&["--listen", "/ip4/127.0.0.1/udp/0/quic-v1", "--admin", node.admin()]);
-    assert!(codes.contains(&"D503".to_owned()) && codes.contains(&"D901".to_owned()), "{codes:?}");
+    assert!(codes.contains("D503") && codes.contains("D901"), "{codes:?}");
 }
 
 #[test]
@@ -151,23 +151,21 @@ fn models_that_are_missing_damaged_or_unreadable_are_found() {
     let all = found(&["--model", "other"]).2["checks"].to_string();
     assert!(all.contains("other, a file of your own") && !all.contains("library"), "{all}");
     let found = |words: &[&str]| found(words).1;
-    assert!(found(&[]).contains(&"D402".to_owned()));
-    assert!(found(&["--model", "mine"]).contains(&"D401".to_owned()));
+    assert!(found(&[]).contains("D402"));
+    assert!(found(&["--model", "mine"]).contains("D401"));
     fs::write(models.join("mine.gguf"), "not a model").unwrap();
-    assert!(found(&["--model", "mine"]).contains(&"D405".to_owned()));
+    assert!(found(&["--model", "mine"]).contains("D405"));
     let both = ["--model", "other", "--more-models", "mine,none", "--model-memory-mb"];
     let codes = found(&[&both[..], &["100"]].concat());
-    for code in ["D401", "D405", "D410"] {
-        assert!(codes.contains(&code.to_owned()), "{codes:?}");
-    }
+    assert!(["D401", "D405", "D410"].iter().all(|code| codes.contains(code)), "{codes}");
     let codes = found(&[&both[..], &["2000"]].concat());
-    assert!(codes.contains(&"D401".to_owned()) && !codes.contains(&"D410".to_owned()), "{codes:?}");
+    assert!(codes.contains("D401") && !codes.contains("D410"), "{codes:?}");
     let file = models.join("SmolLM2-135M-Instruct.Q4_1.gguf");
     fs::write(&file, "half").unwrap();
-    assert!(found(&[]).contains(&"D403".to_owned()));
+    assert!(found(&[]).contains("D403"));
     // The right size, but only zeros.
     fs::File::create(&file).unwrap().set_len(98_362_432).unwrap();
-    assert!(found(&[]).contains(&"D403".to_owned()));
+    assert!(found(&[]).contains("D403"));
 }
 
 /// A server that answers every request with `head`.
@@ -193,28 +191,29 @@ fn stores_that_are_silent_failing_or_of_another_time_are_found() {
     let failing = answering("503 Service Unavailable");
     let found = |words: &[&str]| doctor(home.path(), &[&ALONE[..], words].concat()).1;
     let of_the_store = |words: &[&str]| {
-        let codes = found(words).into_iter();
-        codes.filter(|code| code.starts_with("D7") || code.starts_with("D2")).collect::<Vec<_>>()
+        let codes = found(words);
+        let of_it = codes.split(' ').filter(|code| code.starts_with("D7") || code.starts_with("D2"));
+        of_it.collect::<Vec<_>>().join(" ")
     };
     // One server that is silent is one problem, whatever it is used for.
-    assert_eq!(of_the_store(&["--publisher", "http://127.0.0.1:9"]), ["D204", "D709"]);
+    assert_eq!(of_the_store(&["--publisher", "http://127.0.0.1:9"]), "D204 D709");
     let apart = ["--publisher", "http://127.0.0.1:9", "--aggregator", "http://127.0.0.1:10", "--heads"];
     let apart = [&apart[..], &["http://127.0.0.1:11"]].concat();
-    assert_eq!(of_the_store(&apart), ["D204", "D702", "D701", "D704"]);
+    assert_eq!(of_the_store(&apart), "D204 D702 D701 D704");
     let codes = found(&["--publisher", &past]);
-    assert!(codes.contains(&"D201".to_owned()) && codes.contains(&"D705".to_owned()), "{codes:?}");
-    assert!(!codes.contains(&"D701".to_owned()), "{codes:?}");
+    assert!(codes.contains("D201") && codes.contains("D705"), "{codes:?}");
+    assert!(!codes.contains("D701"), "{codes:?}");
     let codes = found(&["--publisher", &past, "--aggregator", &failing, "--heads", "none"]);
-    assert!(codes.contains(&"D701".to_owned()) && !codes.contains(&"D702".to_owned()), "{codes:?}");
+    assert!(codes.contains("D701") && !codes.contains("D702"), "{codes:?}");
     let codes = found(&["--publisher", &past, "--publisher-token-file", "/nowhere/token"]);
-    assert!(codes.contains(&"D706".to_owned()), "{codes:?}");
+    assert!(codes.contains("D706"), "{codes:?}");
     let proxied = |url: &str| {
         let words = ["--engine", "proxied", "--proxied-model", "m", "--heads", "none", "--proxied-url", url];
         doctor(home.path(), &words).1
     };
-    assert!(proxied("http://127.0.0.1:9").contains(&"D406".to_owned()));
-    assert!(proxied(&failing).contains(&"D406".to_owned()));
-    assert!(proxied(&answering("401 Unauthorized")).contains(&"D407".to_owned()));
+    assert!(proxied("http://127.0.0.1:9").contains("D406"));
+    assert!(proxied(&failing).contains("D406"));
+    assert!(proxied(&answering("401 Unauthorized")).contains("D407"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -228,7 +227,7 @@ async fn a_store_that_refuses_the_nodes_blobs_is_found_and_its_secret_is_the_fix
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let open = [&ALONE[..], &["--publisher", &store.url, "--shards", "10"]].concat();
     let (code, codes, all) = doctor(home.path(), &open);
-    assert!(code == 1 && codes.contains(&"D707".to_owned()), "{all}");
+    assert!(code == 1 && codes.contains("D707"), "{all}");
     assert!(all.to_string().contains("publisher_secret_file"), "{all}");
     let wrong = home.path().join("wrong");
     fs::write(&wrong, [b'x'; 40]).unwrap();
@@ -237,9 +236,9 @@ async fn a_store_that_refuses_the_nodes_blobs_is_found_and_its_secret_is_the_fix
         let secret = ["--publisher-secret-file", file.to_str().unwrap()];
         doctor(home.path(), &[&open[..], &secret].concat())
     };
-    assert!(with(&wrong).1.contains(&"D707".to_owned()), "another secret");
+    assert!(with(&wrong).1.contains("D707"), "another secret");
     let (_, codes, all) = with(&file);
-    assert!(!codes.contains(&"D707".to_owned()), "{all}");
+    assert!(!codes.contains("D707"), "{all}");
     assert!(all.to_string().contains("accepts blobs from here"), "{all}");
 }
 
@@ -252,12 +251,12 @@ async fn another_number_of_shards_than_the_stores_is_found() {
         doctor(home.path(), &[&ALONE[..], &["--publisher", &store.url, "--shards", shards]].concat())
     };
     let (code, codes, all) = asked("1000");
-    assert!(code == 1 && codes.contains(&"D708".to_owned()), "{all}");
+    assert!(code == 1 && codes.contains("D708"), "{all}");
     assert!(all.to_string().contains("has 10, these settings 1000"), "{all}");
     let (_, codes, all) = asked("10");
-    assert!(!codes.contains(&"D708".to_owned()), "{all}");
+    assert!(!codes.contains("D708"), "{all}");
     let (_, codes, all) = doctor(home.path(), &[&ALONE[..], &["--publisher", &store.url]].concat());
-    assert!(!codes.contains(&"D708".to_owned()), "the store's number counts: {all}");
+    assert!(!codes.contains("D708"), "the store's number counts: {all}");
     // A node does not start with a store that would keep nothing of it.
     let words = ["run", "--engine", "echo", "--publisher", &store.url, "--listen", "/ip4/127.0.0.1/tcp/0"];
     let (code, said) = failure(&mut baton_node(home.path(), &[&words[..], &["--shards", "1000"]].concat()));
@@ -275,13 +274,13 @@ fn bootstrap_peers_that_are_silent_or_somebody_else_are_found() {
     let peer = Node::start(other.path(), &[]);
     let good = peer.ready["listen"][0].as_str().unwrap();
     let (place, name) = good.rsplit_once("/p2p/").unwrap();
-    let somebody: Value = serde_json::from_slice(&output(third.path(), &["init", "--json"]).stdout).unwrap();
+    let somebody = json(third.path(), &["init", "--json"]);
     let wrong = format!("{place}/p2p/{}", somebody["peer_id"].as_str().unwrap());
     let silent = format!("/ip4/127.0.0.1/tcp/9/p2p/{name}");
     let found = |bootstrap: &str| {
         let words = ["--heads", "none", "--publisher", "http://127.0.0.1:9", "--bootstrap", bootstrap];
         let codes = doctor(home.path(), &[&ALONE[..], &words].concat()).1;
-        codes.into_iter().filter(|code| code.starts_with("D8")).collect::<Vec<_>>().join(" ")
+        codes.split(' ').filter(|code| code.starts_with("D8")).collect::<Vec<_>>().join(" ")
     };
     assert_eq!(found(good), "");
     assert_eq!(found(place), "D805");
@@ -296,10 +295,10 @@ fn all_problems_of_a_configuration_are_reported() {
     let file = home.path().join("node.toml");
     fs::write(&file, "slotts = 1\ncache_mb = \"x\"\n").unwrap();
     let (code, codes, all) = doctor(home.path(), &["--config", file.to_str().unwrap()]);
-    assert_eq!((code, codes.join(" ").as_str()), (1, "D101 D101"), "{all}");
+    assert_eq!((code, codes.as_str()), (1, "D101 D101"), "{all}");
     let (code, codes, all) = doctor(home.path(), &["--config", "/nowhere/node.toml"]);
-    assert_eq!((code, codes.join(" ").as_str()), (1, "D101"), "{all}");
+    assert_eq!((code, codes.as_str()), (1, "D101"), "{all}");
     // The flags conflict, although no file contains them.
     let (code, codes, _) = doctor(home.path(), &["--engine", "proxied"]);
-    assert_eq!((code, codes.join(" ").as_str()), (1, "D101"));
+    assert_eq!((code, codes.as_str()), (1, "D101"));
 }

@@ -6,19 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use baton_proto::ErrorCode;
-use serde_json::Value;
-
 use crate::{
     cli::harness::turn::Client,
-    process::{Node, baton_node, failure, output, text},
+    process::{Node, baton_node, failure, json, output, text},
 };
-
-fn json(home: &Path, words: &[&str]) -> Value {
-    let output = output(home, words);
-    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
+use baton_proto::ErrorCode;
 
 fn folder(home: &Path) -> PathBuf {
     home.join(".local/share/baton-node")

@@ -1,26 +1,19 @@
-//! `baton-node models add` and `models pull` on the command line: licences, local files, hub files.
+//! `baton-node models add` and `models pull` on the command line: licences and local files.
 
-use std::{
-    fs,
-    io::{BufRead as _, BufReader, Write as _},
-    net::TcpListener,
-    path::Path,
-    thread,
-};
+use std::{fs, path::Path};
 
 use baton_engine::gguf::DType;
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
 use crate::{
     cli::harness::model_file::model,
-    process::{baton_node, failure, output, text},
+    process::{baton_node, failure, json, output, text},
     small,
     support::synthetic::Shape,
 };
 
 fn listed(home: &Path) -> Value {
-    serde_json::from_slice(&output(home, &["models", "list", "--json"]).stdout).unwrap()
+    json(home, &["models", "list", "--json"])
 }
 
 #[test]
@@ -99,53 +92,6 @@ fn a_file_that_lies_is_refused_with_what_is_wrong() {
         assert!(code == 5 && said.contains("is no model that can be used") && said.contains(part), "{said}");
     }
     assert_eq!(listed(home.path())["own"], serde_json::json!([]));
-}
-
-/// A hub with one file, which lives as long as the test's process.
-fn hub(content: Vec<u8>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let stream = stream.unwrap();
-            let lines = BufReader::new(&stream).lines().map(|line| line.unwrap());
-            let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
-            let hash: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
-            let size = content.len();
-            let mut out = &stream;
-            let close = "connection: close\r\n\r\n";
-            if head[0].contains("/resolve/") {
-                let stated =
-                    format!("x-repo-commit: c0ffee\r\nx-linked-etag: \"{hash}\"\r\nx-linked-size: {size}");
-                let _ = write!(
-                    out,
-                    "HTTP/1.1 302 x\r\n{stated}\r\nlocation: /bytes\r\ncontent-length: 0\r\n{close}"
-                );
-            } else {
-                let _ = write!(out, "HTTP/1.1 200 x\r\ncontent-length: {size}\r\n{close}");
-                let _ = out.write_all(&content);
-            }
-        }
-    });
-    endpoint
-}
-
-#[test]
-fn a_file_of_a_hub_is_fetched_by_name_and_only_if_it_is_a_model() {
-    let home = tempfile::tempdir().unwrap();
-    let pull = ["models", "pull", "hf:someone/models/tiny.Q4_0.gguf", "--name", "tiny", "--json"];
-    let pulled = baton_node(home.path(), &pull).env("HF_ENDPOINT", hub(model())).output().unwrap();
-    let pulled: Value = serde_json::from_slice(&pulled.stdout).unwrap();
-    assert_eq!(pulled["name"], "tiny");
-    assert_eq!(fs::read(pulled["path"].as_str().unwrap()).unwrap(), model());
-    let own = &listed(home.path())["own"][0];
-    assert_eq!(own["source"], "hf:someone/models/tiny.Q4_0.gguf@c0ffee");
-
-    let other = ["models", "pull", "hf:someone/models/page.gguf"];
-    let mut command = baton_node(home.path(), &other);
-    let (code, said) = failure(command.env("HF_ENDPOINT", hub(b"<html>".to_vec())));
-    assert!(code == 5 && said.contains("not a GGUF file"), "{said}");
-    assert_eq!(listed(home.path())["own"].as_array().unwrap().len(), 1);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::{
     cli::harness::{store::Store, turn::Client},
-    process::{ECHO, Node, baton_node, failure, output, text},
+    process::{ECHO, Node, baton_node, failure, json, output, text},
     service::network::store::SHARDS,
 };
 
@@ -108,26 +108,6 @@ fn a_restart_is_the_same_node_and_two_never_share_a_directory() {
 }
 
 #[test]
-fn flags_go_before_the_environment_and_the_environment_before_the_file() {
-    let home = tempfile::tempdir().unwrap();
-    let config = home.path().join("node.toml");
-    let data = home.path().join("data");
-    let text = format!("data_dir = {data:?}\nslots = 3\ndrain_seconds = 9\nadmin = \"none\"\n");
-    fs::write(&config, text).unwrap();
-    let mut command = baton_node(home.path(), &[&ECHO[..], &["--slots", "5"]].concat());
-    command
-        .env("BATON_NODE_CONFIG", &config)
-        .env("BATON_NODE_SLOTS", "6")
-        .env("BATON_NODE_DRAIN_SECONDS", "0");
-    let mut node = Node::spawn(&mut command);
-    let (_, status) = status(home.path(), &node);
-    assert_eq!(status["slots"], 5);
-    let (_, log) = node.stop();
-    assert!(log.contains(" seconds=0"), "{log}");
-    assert!(data.join("node.key").is_file());
-}
-
-#[test]
 fn the_log_has_the_time_unless_it_is_compact() {
     for (format, dated) in [("pretty", true), ("text", true), ("compact", false)] {
         let home = tempfile::tempdir().unwrap();
@@ -152,8 +132,7 @@ fn the_settings_for_a_client_name_the_running_node_its_store_and_the_shards() {
     {
         assert!(file.contains(part), "{part}: {file}");
     }
-    let shared = output(home.path(), &["share", "--json", "--admin", node.admin()]);
-    let shared: Value = serde_json::from_slice(&shared.stdout).unwrap();
+    let shared = json(home.path(), &["share", "--json", "--admin", node.admin()]);
     assert_eq!(shared["shards"], 10);
     assert!(file.contains(&format!("node = {}", shared["node"])), "{shared} is not {file}");
 }

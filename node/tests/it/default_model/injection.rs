@@ -133,13 +133,3 @@ fn hostile_memories_give_no_special_token_and_touch_nothing_before_the_fence() {
         }
     }
 }
-
-#[test]
-fn the_same_texts_are_text_to_the_tokenizer_wherever_they_stand() {
-    let engine = engine();
-    for (name, text) in hostile() {
-        let ids = engine.encode_text(&text);
-        assert_eq!(special(&engine, &ids), [0; 0], "{name}");
-        assert_eq!(engine.decode(&ids).as_slice(), text.as_bytes(), "{name}: no byte is lost either");
-    }
-}

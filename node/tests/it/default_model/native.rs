@@ -6,17 +6,16 @@ use std::sync::OnceLock;
 
 use baton_node::{
     engine::{
-        Engine, EngineError, EngineEvent, FinishReason, GenerateHandle, GenerateJob, GenerateStats, Sampling,
-        SessionKey,
+        Engine, EngineError, EngineEvent, FinishReason, GenerateJob, Sampling, SessionKey,
         native::{LoadError, NativeConfig, NativeEngine},
     },
     models::{Catalogue, DEFAULT_MODEL},
     prompt::{ChatMessage, Prompt, Role},
 };
-use baton_proto::wire::TokenLogprob;
 use proptest::prelude::*;
 
 use super::{engine, every_core, model_path};
+use crate::answer::{Answer, read};
 
 fn prompt(question: &str) -> Prompt {
     Prompt::new(vec![
@@ -45,49 +44,6 @@ fn greedy(max_tokens: u32) -> Settings {
 fn job(question: &str, settings: &Settings, resume: &[u32]) -> GenerateJob {
     let job = GenerateJob::new(prompt(question), settings.sampling.clone(), settings.max_tokens);
     GenerateJob { resume_tokens: resume.to_vec(), ..job }
-}
-
-#[derive(Debug, PartialEq)]
-struct Answer {
-    ids: Vec<u32>,
-    text: String,
-    finish: FinishReason,
-    stats: GenerateStats,
-    /// Ends of events, in tokens and bytes.
-    cuts: Vec<(usize, usize)>,
-    /// Reports on each token, if requested: the token and alternatives.
-    reports: Vec<Vec<TokenLogprob>>,
-}
-
-/// Reads a job to its end and checks the rules of every stream.
-async fn read(mut handle: GenerateHandle, resumed: usize) -> Result<Answer, EngineError> {
-    let (mut ids, mut text, mut cuts, mut input) = (Vec::new(), String::new(), Vec::new(), None);
-    let mut reports = Vec::new();
-    loop {
-        match handle.next().await.expect("a last event always comes") {
-            EngineEvent::Started { input_tokens } => input = Some(input_tokens),
-            // Other tests check the prefix's text; here only the tokens after it count.
-            EngineEvent::Resumed { .. } => assert!(resumed > 0 && ids.is_empty()),
-            EngineEvent::Token { index, ids: more, text: piece, logprobs } => {
-                assert_eq!(index as usize, resumed + ids.len(), "no token twice, none missing");
-                let each = logprobs.len() / more.len().max(1);
-                assert_eq!(logprobs.len(), each * more.len());
-                reports.extend(logprobs.chunks(each.max(1)).map(<[_]>::to_vec));
-                ids.extend(more);
-                text += &piece;
-                cuts.push((ids.len(), text.len()));
-            }
-            EngineEvent::Done { finish, stats } => {
-                assert!(handle.next().await.is_none());
-                assert_eq!(Some(stats.input_tokens), input);
-                if finish != FinishReason::Cancelled {
-                    assert_eq!(stats.output_tokens as usize, ids.len());
-                }
-                return Ok(Answer { ids, text, finish, stats, cuts, reports });
-            }
-            EngineEvent::Failed(error) => return Err(error),
-        }
-    }
 }
 
 async fn ask(question: &str, settings: &Settings, resume: &[u32]) -> Result<Answer, EngineError> {
@@ -183,25 +139,6 @@ async fn a_sessions_next_turn_computes_only_what_is_new() {
     for same in [&kept, &other] {
         assert_eq!((&same.ids, &same.text), (&plain.ids, &plain.text));
     }
-}
-
-#[tokio::test]
-async fn seeds_differ() {
-    let _guard = every_core().await;
-    let with_seed = |seed| greedy(8).with(|it| (it.temperature, it.seed) = (1.5, seed));
-    let (one, two) = (with_seed(1), with_seed(2));
-    let (one, two) = tokio::join!(ask("Invent a name.", &one, &[]), ask("Invent a name.", &two, &[]));
-    assert_ne!(one.unwrap().ids, two.unwrap().ids);
-}
-
-#[tokio::test]
-async fn ends_before_a_stop_string() {
-    let _guard = every_core().await;
-    let settings = greedy(24).with(|it| it.stop = vec!["is Par".into()]);
-    let answer = ask("What is the capital of France?", &settings, &[]).await.unwrap();
-    assert_eq!((answer.text.as_str(), answer.finish), ("The capital of France ", FinishReason::StopString));
-    let resumed = ask("What is the capital of France?", &settings, &answer.ids).await.unwrap();
-    assert_eq!((resumed.ids.len(), resumed.finish), (0, FinishReason::StopString));
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use baton_proto::{
     ErrorCode, SignedObject,
     check::CheckOrder,
     receipt::Receipt,
-    turn::{CheckInput, Payload, ResumePrefix, Sampling, TurnAuth},
+    turn::{CheckInput, ResumePrefix, Sampling},
     wire::ClientFrame,
 };
 use proptest::prelude::*;
@@ -50,8 +50,7 @@ fn limited(tokens_per_hour: u64) -> ServiceLimits {
 /// A turn that has at most an answer of the given words, in an attempt.
 fn turn(session: &Session, node: &TestNode, count: usize, attempt: u32) -> PreparedTurn {
     let most = u32::try_from(count + 1).unwrap();
-    let auth = move |auth: &mut TurnAuth| auth.max_output_tokens = most;
-    let changes = Changes { auth: Some(Box::new(auth)), attempt, ..Changes::default() };
+    let changes = Changes { attempt, ..Changes::auth(move |auth| auth.max_output_tokens = most) };
     session.prepare(node, &words(count), changes)
 }
 
@@ -133,16 +132,11 @@ async fn tokens_of(endings: Vec<Ending>) -> u32 {
                 got
             }
             Ending::Failure => {
-                let wrong = |payload: &mut Payload| payload.resume_tokens = vec![1, 2];
                 // The test client fills in the hash.
                 let (author, tokens_hash) = (node.node, [0; 32]);
                 let prefix = ResumePrefix { author, attempt: 0, token_count: 2, tokens_hash };
-                let resume = |auth: &mut TurnAuth| auth.resume = Some(prefix);
-                let changes = Changes {
-                    payload: Some(Box::new(wrong)),
-                    auth: Some(Box::new(resume)),
-                    ..Changes::default()
-                };
+                let changes = Changes::payload(|payload| payload.resume_tokens = vec![1, 2])
+                    .and_auth(|auth| auth.resume = Some(prefix));
                 run(&session.prepare(&node, &words(WORDS), changes)).await
             }
             Ending::Late => run(&turn(&session, &node, LATE_WORDS, 0)).await,
@@ -206,12 +200,9 @@ async fn tokens_that_were_never_computed_come_back_and_a_cut_turn_counts_at_its_
     let whole = turn(&next, &node, 20, 0);
     assert!(client.run(&node, &whole).await.committed().is_some(), "some 90 tokens came back");
 
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
-    let session = Session::new();
-    let first = turn(&session, &node, 20, 0);
-    let mut stream = client.open(&node, &ClientFrame::Quota(grant.used(&first.auth))).await;
-    let frame = baton_proto::codec::encode(&ClientFrame::Turn(first.request.clone()));
-    stream.send_by(&frame, deadline).await.unwrap();
+    let first = turn(&Session::new(), &node, 20, 0);
+    let (quota, frame) = (ClientFrame::Quota(grant.used(&first.auth)), ClientFrame::Turn(first.request));
+    let mut stream = client.open_with(&node, &quota, &frame).await;
     for _ in 0..2 {
         next_frame(&mut stream).await.expect("Accepted and a token");
     }
@@ -228,21 +219,17 @@ async fn a_prompt_counts_for_a_sixteenth_of_its_tokens() {
     // The 1,000 words and the two of the system text cost 63 tokens, and the answer one.
     let mut codes = Vec::new();
     for _ in 0..2 {
-        let session = Session::new();
-        let one = |auth: &mut TurnAuth| auth.max_output_tokens = 1;
-        let changes = Changes { auth: Some(Box::new(one)), ..Changes::default() };
-        let prepared = session.prepare(&node, &words(1000), changes);
+        let one = Changes::auth(|auth| auth.max_output_tokens = 1);
+        let prepared = Session::new().prepare(&node, &words(1000), one);
         codes.push(client.run(&node, &prepared).await.code());
     }
     assert_eq!(codes, [None, Some(ErrorCode::QuotaExceeded)]);
 }
 
+/// Also of a turn without an answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_prompt_of_a_turn_counts_before_its_first_check() {
-    // A turn without an answer may have checks too.
-    for most_tokens in [1, 0] {
-        refuses_the_second_turn_with_checks(most_tokens).await;
-    }
+    tokio::join!(refuses_the_second_turn_with_checks(1), refuses_the_second_turn_with_checks(0));
 }
 
 async fn refuses_the_second_turn_with_checks(most_tokens: u32) {
@@ -262,15 +249,10 @@ async fn refuses_the_second_turn_with_checks(most_tokens: u32) {
             json_schema: None,
             tokens: reply.ids(),
         };
-        let asks = |auth: &mut TurnAuth| {
+        let changes = Changes::payload(|payload| payload.checks = vec![input]).and_auth(|auth| {
             auth.max_output_tokens = most_tokens;
             auth.checks = vec![order];
-        };
-        let changes = Changes {
-            auth: Some(Box::new(asks)),
-            payload: Some(Box::new(|payload: &mut Payload| payload.checks = vec![input])),
-            ..Changes::default()
-        };
+        });
         codes.push(client.run(&node, &session.prepare(&node, &words(800), changes)).await.code());
     }
     assert_eq!(codes, [ErrorCode::PayloadRejected, ErrorCode::QuotaExceeded].map(Some), "{most_tokens}");

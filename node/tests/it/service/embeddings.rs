@@ -26,12 +26,12 @@ use baton_proto::{
     receipt::EngineKind,
     right::{Right, RightChain, RightScope, TurnQuota},
 };
-use tokio::{io::AsyncWriteExt as _, sync::Semaphore, time::Instant};
+use tokio::{io::AsyncWriteExt as _, sync::Semaphore};
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
 use crate::service::network::{
     World,
-    client::{Changes, Client, Session},
+    client::{Changes, Client, Session, soon},
     node::{Setup, TestNode},
     now_ms, world,
 };
@@ -160,9 +160,16 @@ fn changed(node: &TestNode, texts: &[&str], change: impl FnOnce(&mut EmbedAuth))
     Order { request, auth, secret, texts: texts.len(), key }
 }
 
+/// A request that another key signed.
+fn forged(node: &TestNode) -> Order {
+    let mut order = order(node, &["a"]);
+    let signed = SignedObject::sign(EmbedAuth::clone(&order.auth), &SecretSigningKey::generate());
+    order.request.auth = signed.bytes().clone();
+    order
+}
+
 async fn open(client: &Client, node: &TestNode) -> TurnStream {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    client.mesh.open_side(node.node, &node.mesh.listen_addrs(), &EMBED_PROTOCOL, deadline).await.unwrap()
+    client.mesh.open_side(node.node, &node.addresses, &EMBED_PROTOCOL, soon()).await.unwrap()
 }
 
 async fn send(client: &Client, node: &TestNode, order: &Order) -> TurnStream {
@@ -171,13 +178,12 @@ async fn send(client: &Client, node: &TestNode, order: &Order) -> TurnStream {
 
 async fn send_raw(client: &Client, node: &TestNode, frame: &[u8]) -> TurnStream {
     let mut stream = open(client, node).await;
-    stream.send_by(frame, Instant::now() + Duration::from_secs(20)).await.unwrap();
+    stream.send_by(frame, soon()).await.unwrap();
     stream
 }
 
 async fn next(stream: &mut TurnStream) -> EmbedAnswer {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let bytes = stream.recv_by(MAX_EMBED_ANSWER_BYTES, deadline).await.unwrap().expect("an answer");
+    let bytes = stream.recv_by(MAX_EMBED_ANSWER_BYTES, soon()).await.unwrap().expect("an answer");
     codec::decode(&bytes, MAX_EMBED_ANSWER_BYTES).unwrap()
 }
 
@@ -236,8 +242,7 @@ async fn texts_are_embedded_and_only_their_client_can_open_the_signed_vectors() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_offers_none_does_not_speak_the_protocol() {
     let World { node, client, .. } = world(Setup::default()).await;
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let opened = client.mesh.open_side(node.node, &node.mesh.listen_addrs(), &EMBED_PROTOCOL, deadline).await;
+    let opened = client.mesh.open_side(node.node, &node.addresses, &EMBED_PROTOCOL, soon()).await;
     assert!(matches!(opened, Err(OpenError::ProtocolUnsupported)), "{opened:?}");
 }
 
@@ -246,36 +251,27 @@ async fn whatever_is_wrong_with_an_order_is_refused_by_name_and_nothing_is_compu
     let gated = GatedEmbedder::new(1);
     let World { node, client, .. } =
         world(Setup { embeddings: offering(gated.clone()), ..Setup::default() }).await;
-    type Change = Box<dyn FnOnce(&mut EmbedAuth)>;
-    let cases: Vec<(Change, ErrorCode)> = vec![
-        (Box::new(|auth| auth.version = 1), ErrorCode::UnsupportedVersion),
-        (Box::new(|auth| auth.suite = 1), ErrorCode::UnsupportedVersion),
-        (Box::new(|auth| auth.audience = NodeId([9; 32])), ErrorCode::WrongAudience),
-        (Box::new(|auth| auth.audience_key = ExchangeKeyId([9; 32])), ErrorCode::KxExpired),
-        (Box::new(|auth| auth.model = ModelId([9; 32])), ErrorCode::ModelUnavailable),
-        (Box::new(|auth| auth.texts_hash = PayloadHash([9; 32])), ErrorCode::PayloadRejected),
-        (Box::new(|auth| auth.expires_ms = now_ms() - 1), ErrorCode::Expired),
-        (Box::new(|auth| auth.expires_ms = auth.issued_ms + 120_001), ErrorCode::Expired),
-        (
-            Box::new(|auth| {
-                auth.issued_ms += 60_000;
-                auth.expires_ms += 60_000;
-            }),
-            ErrorCode::NotYetValid,
-        ),
+    type Change = fn(&mut EmbedAuth);
+    let cases: [(Change, ErrorCode); 11] = [
+        (|auth| auth.version = 1, ErrorCode::UnsupportedVersion),
+        (|auth| auth.suite = 1, ErrorCode::UnsupportedVersion),
+        (|auth| auth.audience = NodeId([9; 32]), ErrorCode::WrongAudience),
+        (|auth| auth.audience_key = ExchangeKeyId([9; 32]), ErrorCode::KxExpired),
+        (|auth| auth.model = ModelId([9; 32]), ErrorCode::ModelUnavailable),
+        (|auth| auth.texts_hash = PayloadHash([9; 32]), ErrorCode::PayloadRejected),
+        (|auth| auth.expires_ms = now_ms() - 1, ErrorCode::Expired),
+        (|auth| auth.expires_ms = auth.issued_ms + 120_001, ErrorCode::Expired),
+        (|auth| auth.issued_ms += 60_000, ErrorCode::NotYetValid),
         // From before this node's memory.
-        (Box::new(|auth| auth.issued_ms -= 30_000), ErrorCode::Replayed),
+        (|auth| auth.issued_ms -= 30_000, ErrorCode::Replayed),
         // Sealed for another request: the seal is invalid.
-        (Box::new(|auth| auth.request = EmbedId([9; 16])), ErrorCode::PayloadRejected),
+        (|auth| auth.request = EmbedId([9; 16]), ErrorCode::PayloadRejected),
     ];
     for (change, expected) in cases {
         let order = changed(&node, &["a"], change);
         assert_eq!(refused(&client, &node, &order).await, expected);
     }
-    let mut forged = order(&node, &["a"]);
-    let other = SecretSigningKey::generate();
-    forged.request.auth = SignedObject::sign(EmbedAuth::clone(&forged.auth), &other).bytes().clone();
-    assert_eq!(refused(&client, &node, &forged).await, ErrorCode::BadSignature);
+    assert_eq!(refused(&client, &node, &forged(&node)).await, ErrorCode::BadSignature);
     let mut flipped = order(&node, &["a"]);
     flipped.request.texts.0[40] ^= 1;
     assert_eq!(refused(&client, &node, &flipped).await, ErrorCode::PayloadRejected);
@@ -343,10 +339,7 @@ async fn forged_requests_count_to_the_same_scores_as_forged_turns() {
     let World { node, client: honest, .. } = world(setup).await;
     let forger = Client::start().await;
     for _ in 0..4 {
-        let mut forged = order(&node, &["a"]);
-        let other = SecretSigningKey::generate();
-        forged.request.auth = SignedObject::sign(EmbedAuth::clone(&forged.auth), &other).bytes().clone();
-        assert_eq!(refused(&forger, &node, &forged).await, ErrorCode::BadSignature);
+        assert_eq!(refused(&forger, &node, &forged(&node)).await, ErrorCode::BadSignature);
     }
     // Neither protocol is read from this peer any more.
     assert_eq!(refused(&forger, &node, &order(&node, &["a"])).await, ErrorCode::RateLimited);
@@ -408,8 +401,7 @@ async fn a_silent_peer_is_let_go_and_the_next_is_served() {
     let setup = Setup { limits, embeddings: offering(Arc::new(Hashing)), ..Setup::default() };
     let World { node, client, .. } = world(setup).await;
     let mut silent = open(&client, &node).await;
-    let deadline = Instant::now() + Duration::from_secs(20);
-    assert!(!matches!(silent.recv_by(64, deadline).await, Ok(Some(_))), "it ends without an answer");
+    assert!(!matches!(silent.recv_by(64, soon()).await, Ok(Some(_))), "it ends without an answer");
     let good = order(&node, &["a"]);
     reply(&ask(&client, &node, &good).await, &good);
 }
@@ -437,17 +429,11 @@ async fn unknown_peers_share_their_tokens_and_holders_of_a_grant_have_their_own(
     let quota = TurnQuota { models: vec![MODEL], turns_per_hour: 2, tokens_per_hour: 1000, concurrent: 1 };
     let grant = Right::new(issuer.public_key(), holder.public_key(), RightScope::Turns(quota), 0..u64::MAX);
     let grant = RightChain::issue(grant, &issuer).unwrap();
-    let under = |mut order: Order, of: &SignedObject<EmbedAuth>| {
-        order.request.quota = Some(grant.prove(&holder, of.auth_hash()));
-        order
-    };
-    let stolen = order(&node, &["word"]);
-    let granted = order(&node, &["word"]);
-    let granted = {
-        let auth = granted.auth.clone();
-        under(granted, &auth)
-    };
-    let stolen = under(stolen, &granted.auth);
+    let [mut stolen, mut granted] = [order(&node, &["word"]), order(&node, &["word"])];
+    let proof = grant.prove(&holder, granted.auth.auth_hash());
+    for order in [&mut stolen, &mut granted] {
+        order.request.quota = Some(proof.clone());
+    }
     assert_eq!(refused(&client, &node, &stolen).await, ErrorCode::BadSignature, "a proof for another one");
     reply(&ask(&client, &node, &granted).await, &granted);
 }

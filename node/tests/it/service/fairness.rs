@@ -19,7 +19,7 @@ use tempfile::tempdir;
 
 use crate::service::network::{
     World,
-    client::{Changes, Client, PreparedTurn, Reply, Session, next_frame, read_reply},
+    client::{Changes, Client, PreparedTurn, Reply, Session, next_frame, read_reply, soon},
     node::{Setup, TestNode},
     now_ms, start, world,
 };
@@ -52,14 +52,11 @@ async fn a_forging_peer_is_refused_unread_and_cut_off_while_its_neighbours_are_s
     assert!((100_000..=120_000).contains(&retry_after_ms), "{retry_after_ms}");
     honest.turn(&node, &mut other, "hello from next door").await;
     // A peer that continues loses its connection, and gets no other.
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     let cut_off = async {
-        loop {
-            let opened = forger.mesh.open(node.node, &node.mesh.listen_addrs(), deadline).await;
-            let Ok(mut stream) = opened else { break };
+        while let Ok(mut stream) = forger.mesh.open(node.node, &node.addresses, soon()).await {
             // The effects of a closing connection on its streams are irrelevant.
-            let _ = stream.send_by(&codec::encode(&ClientFrame::NodeRecord), deadline).await;
-            let _ = stream.recv_by(1 << 20, deadline).await;
+            let _ = stream.send_by(&codec::encode(&ClientFrame::NodeRecord), soon()).await;
+            let _ = stream.recv_by(1 << 20, soon()).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(20), cut_off).await.expect("the forger is cut off");
@@ -73,11 +70,7 @@ async fn garbage_and_replays_are_counted_and_one_of_each_bans_nobody() {
     let mut garbage = client.open_raw(&node, &[0xff; 9]).await;
     assert!(matches!(next_frame(&mut garbage).await, Some(NodeFrame::Refused { .. })));
     assert_eq!(client.run(&node, &forged(&session, &node)).await.code(), Some(ErrorCode::BadSignature));
-    let stale = session.prepare(
-        &node,
-        "hello",
-        Changes { auth: Some(Box::new(|auth| auth.issued_ms -= 30_000)), ..Changes::default() },
-    );
+    let stale = session.prepare(&node, "hello", Changes::auth(|auth| auth.issued_ms -= 30_000));
     assert_eq!(client.run(&node, &stale).await.code(), Some(ErrorCode::Replayed));
     client.turn(&node, &mut session, "a hiccup bans nobody").await;
 }
@@ -91,16 +84,10 @@ async fn nothing_is_fetched_and_nothing_computed_before_a_turn_has_a_slot() {
 
     let long = Session::new();
     let first = long.prepare(&busy, &"word ".repeat(60), Changes::default());
-    let mut running = client.open(&busy, &ClientFrame::Turn(first.request.clone())).await;
-    for _ in 0..2 {
-        next_frame(&mut running).await.expect("Accepted and a token");
-    }
+    let mut running = client.begin(&busy, &first).await;
     let (gets, jobs) = (store.gets.load(SeqCst), busy.jobs());
     let second = session.prepare(&busy, "waits", Changes::default());
-    let mut waiting = client.open(&busy, &ClientFrame::Turn(second.request.clone())).await;
-    for _ in 0..2 {
-        next_frame(&mut waiting).await.expect("Accepted and its place in line");
-    }
+    let mut waiting = client.begin(&busy, &second).await;
     assert_eq!((store.gets.load(SeqCst), busy.jobs()), (gets, jobs), "it waits, and costs nothing");
     while next_frame(&mut running).await.is_some() {}
     while next_frame(&mut waiting).await.is_some() {}
@@ -148,10 +135,8 @@ pub(super) async fn run_under(
     prepared: &PreparedTurn,
     used: QuotaUse,
 ) -> Reply {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
-    let mut stream = client.open(node, &ClientFrame::Quota(used)).await;
-    stream.send_by(&codec::encode(&ClientFrame::Turn(prepared.request.clone())), deadline).await.unwrap();
-    read_reply(stream, prepared).await
+    let turn = ClientFrame::Turn(prepared.request.clone());
+    read_reply(client.open_with(node, &ClientFrame::Quota(used), &turn).await, prepared).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -163,9 +148,8 @@ async fn free_identities_of_one_subnet_share_its_tokens_also_on_loopback() {
         for _ in 0..4 {
             let (client, session) = (Client::start().await, Session::new());
             // The echo of so many words costs nearly half of the subnet's tokens.
-            let most = |auth: &mut TurnAuth| auth.max_output_tokens = 100;
-            let changes = Changes { auth: Some(Box::new(most)), ..Changes::default() };
-            let prepared = session.prepare(&node, &"word ".repeat(90), changes);
+            let most = Changes::auth(|auth| auth.max_output_tokens = 100);
+            let prepared = session.prepare(&node, &"word ".repeat(90), most);
             let reply = client.run(&node, &prepared).await;
             served += usize::from(reply.committed().is_some());
             assert!(
@@ -214,7 +198,8 @@ async fn a_node_that_requires_grants_serves_their_holders_and_nobody_else() {
     let revoked = granted_as(RightId([9; 16]), 10, Vec::new());
     let refused = run_under(&client, &node, &prepared, revoked.used(&prepared.auth)).await;
     assert_eq!(refused.code(), Some(ErrorCode::QuotaExceeded));
-    let alone = client.ask_after(&node, &ClientFrame::Quota(other.used(&prepared.auth))).await;
+    let quota = ClientFrame::Quota(other.used(&prepared.auth));
+    let alone = next_frame(&mut client.open_with(&node, &quota, &ClientFrame::NodeRecord).await).await;
     assert!(matches!(alone, Some(NodeFrame::Refused { code: ErrorCode::NonCanonical, .. })), "{alone:?}");
 }
 

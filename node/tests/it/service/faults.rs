@@ -18,7 +18,7 @@ use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
 use crate::service::network::{
     World,
-    client::{Changes, Client, Session, next_frame, read_reply},
+    client::{Changes, Client, Session, next_frame, read_reply, soon},
     node::{Setup, TestNode},
     start,
     store::MemoryStore,
@@ -68,9 +68,8 @@ async fn pair() -> (World, TestNode) {
     let mut world = world(Setup::default()).await;
     let bootstrap = world.node.mesh.bootstrap_addrs();
     let second = start(&world.store, Setup { seed: 2, bootstrap, ..Setup::default() }).await;
-    let deadline = Instant::now() + Duration::from_secs(20);
     let ready = |peers: &[baton_mesh::PeerInfo]| peers.iter().any(|peer| peer.connected && peer.serves_turns);
-    let found = second.mesh.wait_for_peers(deadline, ready).await;
+    let found = second.mesh.wait_for_peers(soon(), ready).await;
     let (peers, network, stats) = (second.mesh.peers(), second.mesh.network(), world.node.mesh.stats());
     assert!(found.is_some(), "the nodes do not find each other: {peers:?}, {network:?}, {stats:?}");
     world.client.turn(&world.node, &mut world.session, "hello").await;

@@ -111,16 +111,21 @@ async fn an_abort_forbids_sealing_and_takes_the_blob_but_not_after_an_acknowledg
     assert_eq!(late, Err(ErrorCode::Aborted));
     assert_eq!(journal.accept(key(0), hash(1), 9000, 2000).await.unwrap(), Err(ErrorCode::Aborted));
 
-    let digest = seal(&journal, 1, vec![7; 100], STORED, 2000).await;
+    let acknowledge = async |session, digest| {
+        let ack = SignedBytes { body: vec![5], signature: SignatureBytes([6; 64]) };
+        let named = (LinkHash([3; 32]), ReceiptHash([4; 32]));
+        journal.acknowledge(SessionId([session; 32]), digest, named, ack).await.unwrap()
+    };
+    let digest = seal(&journal, 1, vec![7; 100], StoreState::GivenUp, 2000).await;
+    assert_eq!(journal.unstored().await.unwrap().len(), 1, "the next start tries again what was given up");
     journal.abort(key(1), 2000).await.unwrap().unwrap();
     assert_eq!(journal.blob(digest).await.unwrap(), None);
+    assert!(journal.unstored().await.unwrap().is_empty());
+    assert_eq!(acknowledge(1, digest).await, Err(ErrorCode::StatusUnknown), "its blob is not known any more");
 
     let digest = seal(&journal, 2, vec![8; 100], STORED, 2000).await;
-    let ack = SignedBytes { body: vec![5], signature: SignatureBytes([6; 64]) };
-    let named = (LinkHash([3; 32]), ReceiptHash([4; 32]));
-    let unknown = journal.acknowledge(SessionId([9; 32]), digest, named, ack.clone()).await.unwrap();
-    assert_eq!(unknown, Err(ErrorCode::StatusUnknown));
-    journal.acknowledge(SessionId([1; 32]), digest, named, ack).await.unwrap().unwrap();
+    assert_eq!(acknowledge(9, digest).await, Err(ErrorCode::StatusUnknown));
+    acknowledge(1, digest).await.unwrap();
     assert_eq!(journal.abort(key(2), 2000).await.unwrap(), Err(ErrorCode::IdempotencyConflict));
 }
 
@@ -139,40 +144,6 @@ async fn an_abort_that_comes_before_its_request_refuses_it_for_as_long_as_it_is_
     assert!(journal.look_up(key(0)).await.unwrap().is_some(), "an authorisation of then may still be valid");
     accept(2, 183_000).await.unwrap();
     assert_eq!(journal.look_up(key(0)).await.unwrap(), None);
-}
-
-#[tokio::test]
-async fn an_aborted_turn_leaves_nothing_but_its_mark() {
-    let folder = tempdir().unwrap();
-    let journal = open(folder.path(), JournalLimits::default());
-    let digest = seal(&journal, 0, vec![7; 100], StoreState::GivenUp, 2000).await;
-    assert_eq!(
-        journal.unstored().await.unwrap().len(),
-        1,
-        "what was given up is tried again at the next start"
-    );
-    journal.abort(key(0), 2000).await.unwrap().unwrap();
-    assert!(journal.unstored().await.unwrap().is_empty());
-    let ack = SignedBytes { body: vec![5], signature: SignatureBytes([6; 64]) };
-    let named = (LinkHash([3; 32]), ReceiptHash([4; 32]));
-    let late = journal.acknowledge(SessionId([1; 32]), digest, named, ack).await.unwrap();
-    assert_eq!(late, Err(ErrorCode::StatusUnknown), "its blob is not known any more");
-}
-
-#[tokio::test]
-async fn prunes_blobs_that_the_store_has_before_those_that_it_did_not_take() {
-    let folder = tempdir().unwrap();
-    let limits = JournalLimits { max_blob_bytes: 150, ..JournalLimits::default() };
-    let journal = open(folder.path(), limits);
-    let given_up = seal(&journal, 0, vec![1; 100], StoreState::GivenUp, 2000).await;
-    let stored = seal(&journal, 1, vec![2; 100], STORED, 2001).await;
-    journal.accept(key(2), hash(1), 9000, 2002).await.unwrap().unwrap();
-    assert_eq!(journal.blob(stored).await.unwrap(), None);
-    assert!(journal.blob(given_up).await.unwrap().is_some());
-    let pending = seal(&journal, 3, vec![3; 100], StoreState::Pending, 2003).await;
-    journal.accept(key(4), hash(1), 9000, 2004).await.unwrap().unwrap();
-    assert_eq!(journal.blob(given_up).await.unwrap(), None, "then those go as well");
-    assert!(journal.blob(pending).await.unwrap().is_some());
 }
 
 #[tokio::test]
@@ -196,7 +167,7 @@ async fn beyond_its_number_the_oldest_entries_go_unless_they_could_be_replayed()
 }
 
 #[tokio::test]
-async fn prunes_the_oldest_stored_blobs_beyond_its_bytes_and_never_pending_ones() {
+async fn prunes_the_oldest_stored_blobs_then_those_given_up_and_never_pending_ones() {
     let folder = tempdir().unwrap();
     let limits = JournalLimits { max_blob_bytes: 250, ..JournalLimits::default() };
     let journal = open(folder.path(), limits);
@@ -208,6 +179,14 @@ async fn prunes_the_oldest_stored_blobs_beyond_its_bytes_and_never_pending_ones(
     assert!(journal.blob(pending).await.unwrap().is_some() && journal.blob(newer).await.unwrap().is_some());
     let entry = journal.look_up(key(1)).await.unwrap().unwrap();
     assert!(matches!(entry.state, EntryState::Sealed(_)), "its status can still be asked for");
+    let given_up = seal(&journal, 4, vec![5; 100], StoreState::GivenUp, 2004).await;
+    journal.accept(key(5), hash(1), 9000, 2005).await.unwrap().unwrap();
+    assert!(journal.blob(newer).await.unwrap().is_none() && journal.blob(given_up).await.unwrap().is_some());
+    seal(&journal, 6, vec![6; 150], StoreState::Pending, 2006).await;
+    journal.accept(key(7), hash(1), 9000, 2007).await.unwrap().unwrap();
+    assert!(
+        journal.blob(given_up).await.unwrap().is_none() && journal.blob(pending).await.unwrap().is_some()
+    );
 }
 
 #[tokio::test]

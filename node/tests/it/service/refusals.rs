@@ -23,7 +23,7 @@ use tokio_util::compat::TokioAsyncReadCompatExt as _;
 use super::fairness::counting;
 use crate::service::network::{
     World,
-    client::{Changes, PreparedTurn, Session, next_frame},
+    client::{Changes, PreparedTurn, Session, next_frame, read_reply},
     node::Setup,
     now_ms, world,
 };
@@ -44,19 +44,11 @@ impl World {
     }
 }
 
-fn auth<'a>(change: impl FnOnce(&mut TurnAuth) + 'a) -> Changes<'a> {
-    Changes { auth: Some(Box::new(change)), ..Changes::default() }
-}
-
-fn payload<'a>(change: impl FnOnce(&mut Payload) + 'a) -> Changes<'a> {
-    Changes { payload: Some(Box::new(change)), ..Changes::default() }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn tools_for_a_model_without_them_go_to_another_node_and_broken_ones_to_none() {
     let world = world(Setup::default()).await;
     let tools = |texts: &'static [&'static str]| {
-        payload(move |payload| {
+        Changes::payload(move |payload| {
             for text in texts {
                 let mut message = Message::new(Role::System, *text);
                 message.name = Some(TOOLS_NAME.to_owned());
@@ -71,48 +63,55 @@ async fn tools_for_a_model_without_them_go_to_another_node_and_broken_ones_to_no
     }
 }
 
+/// A change, and the code of its refusal.
+type Case<T> = (fn(&mut T), ErrorCode);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn refuses_what_is_wrong_with_an_authorisation() {
     let world = world(Setup::default()).await;
-    let now = now_ms();
-    let cases: Vec<(Changes<'_>, ErrorCode)> = vec![
-        (auth(|auth| auth.version = 2), ErrorCode::UnsupportedVersion),
-        (auth(|auth| auth.version = 5), ErrorCode::UnsupportedVersion),
-        (auth(|auth| auth.suite = 1), ErrorCode::UnsupportedVersion),
-        (auth(|auth| auth.audience = NodeId([9; 32])), ErrorCode::WrongAudience),
-        (auth(|auth| auth.issued_ms = now + 60_000), ErrorCode::NotYetValid),
-        (auth(|auth| (auth.issued_ms, auth.expires_ms) = (now - 60_000, now - 1)), ErrorCode::Expired),
-        (auth(|auth| auth.expires_ms = auth.issued_ms + 120_001), ErrorCode::Expired),
-        (auth(|auth| auth.issued_ms = now - 30_000), ErrorCode::Replayed),
-        (auth(|auth| auth.session_id = SessionId([9; 32])), ErrorCode::SessionIdMismatch),
-        (auth(|auth| auth.prev_link = LinkHash([9; 32])), ErrorCode::PayloadRejected),
-        (auth(|auth| auth.audience_key = ExchangeKeyId([9; 32])), ErrorCode::KxExpired),
-        (auth(|auth| auth.model = ModelId([9; 32])), ErrorCode::ModelUnavailable),
-        (auth(|auth| auth.max_output_tokens = 5000), ErrorCode::QuotaExceeded),
-        (auth(|auth| auth.payload_hash.0[0] ^= 1), ErrorCode::PayloadRejected),
-        (auth(|auth| auth.grant_hash.0[0] ^= 1), ErrorCode::PayloadRejected),
-        (auth(|auth| auth.sampling.0[0] ^= 1), ErrorCode::PayloadRejected),
-        (auth(|auth| auth.attempt = 1), ErrorCode::PayloadRejected),
-        (payload(|payload| payload.sampling.top_p = 0.0), ErrorCode::PayloadRejected),
-        (payload(|payload| payload.sampling.logprobs = 1), ErrorCode::PayloadRejected),
-        (payload(|payload| payload.sampling.json_schema = Some([1; 32])), ErrorCode::PayloadRejected),
+    let auths: [Case<TurnAuth>; 17] = [
+        (|auth| auth.version = 2, ErrorCode::UnsupportedVersion),
+        (|auth| auth.version = 5, ErrorCode::UnsupportedVersion),
+        (|auth| auth.suite = 1, ErrorCode::UnsupportedVersion),
+        (|auth| auth.audience = NodeId([9; 32]), ErrorCode::WrongAudience),
+        (|auth| auth.issued_ms += 60_000, ErrorCode::NotYetValid),
+        (|auth| auth.expires_ms = auth.issued_ms - 1, ErrorCode::Expired),
+        (|auth| auth.expires_ms = auth.issued_ms + 120_001, ErrorCode::Expired),
+        (|auth| auth.issued_ms -= 30_000, ErrorCode::Replayed),
+        (|auth| auth.session_id = SessionId([9; 32]), ErrorCode::SessionIdMismatch),
+        (|auth| auth.prev_link = LinkHash([9; 32]), ErrorCode::PayloadRejected),
+        (|auth| auth.audience_key = ExchangeKeyId([9; 32]), ErrorCode::KxExpired),
+        (|auth| auth.model = ModelId([9; 32]), ErrorCode::ModelUnavailable),
+        (|auth| auth.max_output_tokens = 5000, ErrorCode::QuotaExceeded),
+        (|auth| auth.payload_hash.0[0] ^= 1, ErrorCode::PayloadRejected),
+        (|auth| auth.grant_hash.0[0] ^= 1, ErrorCode::PayloadRejected),
+        (|auth| auth.sampling.0[0] ^= 1, ErrorCode::PayloadRejected),
+        (|auth| auth.attempt = 1, ErrorCode::PayloadRejected),
+    ];
+    for (change, expected) in auths {
+        world.check(Changes::auth(change), expected).await;
+    }
+    let payloads: [Case<Payload>; 10] = [
+        (|payload| payload.sampling.top_p = 0.0, ErrorCode::PayloadRejected),
+        (|payload| payload.sampling.logprobs = 1, ErrorCode::PayloadRejected),
+        (|payload| payload.sampling.json_schema = Some([1; 32]), ErrorCode::PayloadRejected),
+        (|payload| payload.json_schema = Some("{}".to_owned()), ErrorCode::PayloadRejected),
         // The test engine has no grammar, for any schema.
         (
-            payload(|payload| {
+            |payload| {
                 payload.json_schema = Some("{}".to_owned());
                 payload.sampling.json_schema = Some(json_schema_hash("{}"));
-            }),
+            },
             ErrorCode::PayloadRejected,
         ),
-        (payload(|payload| payload.json_schema = Some("{}".to_owned())), ErrorCode::PayloadRejected),
-        (payload(|payload| payload.resume_tokens = vec![1]), ErrorCode::PayloadRejected),
-        (payload(|payload| payload.supersedes_from = Some(0)), ErrorCode::PayloadRejected),
-        (payload(|payload| payload.grant.index = 1), ErrorCode::PayloadRejected),
-        (payload(|payload| payload.storage.open_epochs = 54), ErrorCode::QuotaExceeded),
-        (payload(|payload| payload.storage.closed_epochs = u32::MAX), ErrorCode::QuotaExceeded),
+        (|payload| payload.resume_tokens = vec![1], ErrorCode::PayloadRejected),
+        (|payload| payload.supersedes_from = Some(0), ErrorCode::PayloadRejected),
+        (|payload| payload.grant.index = 1, ErrorCode::PayloadRejected),
+        (|payload| payload.storage.open_epochs = 54, ErrorCode::QuotaExceeded),
+        (|payload| payload.storage.closed_epochs = u32::MAX, ErrorCode::QuotaExceeded),
     ];
-    for (changes, expected) in cases {
-        world.check(changes, expected).await;
+    for (change, expected) in payloads {
+        world.check(Changes::payload(change), expected).await;
     }
 }
 
@@ -162,7 +161,7 @@ async fn refuses_the_same_attempt_with_other_content() {
 #[tokio::test(flavor = "multi_thread")]
 async fn refuses_a_late_replay_and_still_answers_for_its_status() {
     let world = world(Setup::default()).await;
-    let brief = auth(|auth| auth.expires_ms = auth.issued_ms + 400);
+    let brief = Changes::auth(|auth| auth.expires_ms = auth.issued_ms + 400);
     let prepared = world.session.prepare(&world.node, "hello", brief);
     let reply = world.client.run(&world.node, &prepared).await;
     let committed = reply.committed().unwrap();
@@ -171,7 +170,7 @@ async fn refuses_a_late_replay_and_still_answers_for_its_status() {
     }
     world.check_prepared(&prepared, ErrorCode::Expired).await;
     let status = world.client.status(&world.node, &world.session, &prepared).await.unwrap();
-    let baton_proto::wire::TurnStatus::Sealed { committed: kept, .. } = status else { panic!("{status:?}") };
+    let TurnStatus::Sealed { committed: kept, .. } = status else { panic!("{status:?}") };
     assert_eq!(*kept, *committed);
 }
 
@@ -190,7 +189,7 @@ async fn an_aborted_attempt_stays_aborted() {
     assert_eq!(world.client.ask(&world.node, &abort).await, NodeFrame::Done);
     world.check_prepared(&prepared, ErrorCode::Aborted).await;
     let status = world.client.status(&world.node, &world.session, &prepared).await.unwrap();
-    assert_eq!(status, baton_proto::wire::TurnStatus::Aborted);
+    assert_eq!(status, TurnStatus::Aborted);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -231,7 +230,7 @@ async fn an_abort_ends_the_running_turn() {
     world.node.until(|counts| counts.started == 1).await;
     let abort = ClientFrame::Note(world.session.abort(&prepared));
     assert_eq!(world.client.ask(&world.node, &abort).await, NodeFrame::Done);
-    let reply = crate::service::network::client::read_reply(stream, &prepared).await;
+    let reply = read_reply(stream, &prepared).await;
     assert_eq!(reply.code(), Some(ErrorCode::Aborted));
     assert!(reply.complete, "the failure is the stream's last chunk");
 }
@@ -263,9 +262,9 @@ async fn only_the_signed_head_is_gone_on_from() {
     world.store.publish(world.session.head()).await.unwrap();
     world.client.turn(&world.node, &mut world.session, "two").await;
     world.check(no_locator(), ErrorCode::HeadMismatch).await;
-    world.check(auth(|auth| auth.prev_link = LinkHash([9; 32])), ErrorCode::HeadMismatch).await;
+    world.check(Changes::auth(|auth| auth.prev_link = LinkHash([9; 32])), ErrorCode::HeadMismatch).await;
     // The payload was sealed for another seq, so it does not open.
-    world.check(auth(|auth| auth.seq += 1), ErrorCode::PayloadRejected).await;
+    world.check(Changes::auth(|auth| auth.seq += 1), ErrorCode::PayloadRejected).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -281,9 +280,9 @@ async fn refuses_a_turn_that_its_price_cap_does_not_cover() {
     let mut setup = Setup::default();
     setup.limits.price = Price { input: 1_000_000, output: 1_000_000 };
     let mut world = world(setup).await;
-    world.check(auth(|auth| auth.max_price = 1000), ErrorCode::QuotaExceeded).await;
+    world.check(Changes::auth(|auth| auth.max_price = 1000), ErrorCode::QuotaExceeded).await;
     // Two words of system text, five of the message, and two of the answer, which is cut there.
-    let changes = auth(|auth| auth.max_price = 9000);
+    let changes = Changes::auth(|auth| auth.max_price = 9000);
     let prepared = world.session.prepare(&world.node, "a b c d e", changes);
     let reply = world.client.run(&world.node, &prepared).await;
     let accepted = world.session.accept(&prepared, reply.committed().unwrap(), &reply.text(), &[]).unwrap();
@@ -296,7 +295,7 @@ async fn limits_the_rate_of_a_subnet() {
     setup.limits.turns_per_minute = 2;
     let first = world(setup).await;
     for _ in 0..2 {
-        first.check(auth(|auth| auth.model = ModelId([9; 32])), ErrorCode::ModelUnavailable).await;
+        first.check(Changes::auth(|auth| auth.model = ModelId([9; 32])), ErrorCode::ModelUnavailable).await;
     }
     let prepared = first.session.prepare(&first.node, "hello", Changes::default());
     let (code, retry_after_ms) = first.client.run(&first.node, &prepared).await.refused.unwrap();
@@ -308,10 +307,7 @@ async fn limits_the_rate_of_a_subnet() {
 async fn a_session_has_one_turn_at_a_time() {
     let world = world(Setup::slow(50)).await;
     let long = world.session.prepare(&world.node, &"word ".repeat(100), Changes::default());
-    let mut stream = world.client.open(&world.node, &ClientFrame::Turn(long.request.clone())).await;
-    for _ in 0..2 {
-        next_frame(&mut stream).await.expect("Accepted and a token");
-    }
+    let stream = world.client.begin(&world.node, &long).await;
     world.check(Changes::default(), ErrorCode::Busy).await;
 
     // Once its reader is gone, a new attempt need not wait for the grace period.
@@ -358,7 +354,7 @@ async fn a_session_goes_on_after_committed_while_its_blob_waits_for_the_store() 
     world.node.until(|counts| counts.finished == 2).await;
     world.store.down.store(false, SeqCst);
     for (stream, prepared) in [(stream, &first), (next, &second)] {
-        let reply = crate::service::network::client::read_reply(stream, prepared).await;
+        let reply = read_reply(stream, prepared).await;
         assert!(reply.complete && matches!(reply.store(), Some(StoreState::Stored { .. })), "{reply:?}");
     }
 }
@@ -503,7 +499,7 @@ async fn refuses_memory_that_was_not_allowed_or_not_for_this_turn() {
     let relayer = SecretSigningKey::generate();
     let unknown_key = SecretSigningKey::generate();
     let allow = || {
-        auth(|auth| {
+        Changes::auth(|auth| {
             auth.memory_from = Some(relayer.public_key());
             auth.memory_tokens = 50;
         })

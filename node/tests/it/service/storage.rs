@@ -3,13 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use baton_node::service::{QuotaPolicy, ServiceLimits};
-use baton_proto::{
-    ErrorCode,
-    limits::SEGMENT_TURNS,
-    node_record::StorageOffer,
-    record::RecordKind,
-    turn::{Payload, StoragePolicy, TurnAuth},
-};
+use baton_proto::{ErrorCode, limits::SEGMENT_TURNS, node_record::StorageOffer, turn::StoragePolicy};
 use tempfile::tempdir;
 
 use super::{
@@ -28,12 +22,9 @@ const FIVE_EPOCHS: u64 = 13 * 5;
 
 /// An order that costs its client nothing: no tokens, no price, and storage.
 fn storage_only(session: &Session, node: &TestNode, epochs: u32) -> PreparedTurn {
-    let payload = move |payload: &mut Payload| {
-        payload.storage = StoragePolicy { open_epochs: epochs, closed_epochs: epochs, send_object_to: None };
-    };
-    let auth = |auth: &mut TurnAuth| (auth.max_output_tokens, auth.max_price) = (0, 0);
-    let changes =
-        Changes { payload: Some(Box::new(payload)), auth: Some(Box::new(auth)), ..Changes::default() };
+    let storage = StoragePolicy { open_epochs: epochs, closed_epochs: epochs, send_object_to: None };
+    let changes = Changes::payload(move |payload| payload.storage = storage)
+        .and_auth(|auth| (auth.max_output_tokens, auth.max_price) = (0, 0));
     session.prepare(node, "store this", changes)
 }
 
@@ -82,17 +73,7 @@ async fn a_turn_without_tokens_costs_one_and_a_tombstone_needs_a_grant() {
     let first = storage_only(&session, &node, 1);
     let reply = client.run(&node, &first).await;
     session.accept(&first, reply.committed().unwrap(), "", &[]).unwrap();
-    let withdraw = |payload: &mut Payload| {
-        payload.kind = RecordKind::Tombstone;
-        payload.supersedes_from = Some(0);
-        payload.messages.clear();
-    };
-    let no_tokens = |auth: &mut TurnAuth| auth.max_output_tokens = 0;
-    let changes = || Changes {
-        payload: Some(Box::new(withdraw)),
-        auth: Some(Box::new(no_tokens)),
-        ..Changes::default()
-    };
+    let changes = || Changes::tombstone(0).and_auth(|auth| auth.max_output_tokens = 0);
     let bare = session.prepare(&node, "", changes());
     let (code, retry_after_ms) = client.run(&node, &bare).await.refused.unwrap();
     assert_eq!((code, retry_after_ms), (ErrorCode::QuotaExceeded, 0));
@@ -117,12 +98,10 @@ async fn a_receipt_charges_for_the_epochs_of_the_blob_and_a_grant_allows_more() 
     let mut expected = vec![2 * 13; SEGMENT_TURNS - 1];
     expected.push(2 * 13 * 5);
     assert_eq!(prices, expected);
-    let cheap = |auth: &mut TurnAuth| auth.max_price = 2 * 13 * 5 - 1;
-    let changes = Changes { auth: Some(Box::new(cheap)), ..Changes::default() };
-    let reply = client.run(&node, &session.prepare(&node, "too dear", changes)).await;
+    let cheap = Changes::auth(|auth| auth.max_price = 2 * 13 * 5 - 1);
+    let reply = client.run(&node, &session.prepare(&node, "too dear", cheap)).await;
     assert_eq!(reply.code(), Some(ErrorCode::QuotaExceeded), "the longest storage is not covered");
-    let long = |payload: &mut Payload| payload.storage.closed_epochs = 20;
-    let changes = || Changes { payload: Some(Box::new(long)), ..Changes::default() };
+    let changes = || Changes::payload(|payload| payload.storage.closed_epochs = 20);
     let bare = session.prepare(&node, "longer", changes());
     assert_eq!(client.run(&node, &bare).await.code(), Some(ErrorCode::QuotaExceeded));
     let paid = session.prepare(&node, "longer", changes());

@@ -13,16 +13,16 @@ use baton_proto::{
     record::{FinishReason, RecordKind},
     store::{BlobStore as _, HeadIndex as _},
     turn::ResumePrefix,
-    wire::{ClientFrame, NodeFrame, ReplyEvent, StoreState, TurnStatus},
+    wire::{ClientFrame, InlineBlob, NodeFrame, ReplyEvent, StoreState, TurnStatus},
 };
 
 use crate::service::{
     fairness::{granted, run_under, trusting},
     network::{
         World,
-        client::{Changes, Session, next_frame, read_reply},
+        client::{Changes, Session, next_frame},
         node::Setup,
-        start, world,
+        now_ms, start, world,
     },
 };
 
@@ -117,17 +117,14 @@ async fn notes_progress_every_32_tokens() {
 async fn memory_is_used_for_one_turn_and_committed_to() {
     let World { node, client, mut session, .. } = world(Setup::default()).await;
     let relayer = SecretSigningKey::generate();
-    let allow = |auth: &mut baton_proto::turn::TurnAuth| {
-        auth.memory_from = Some(relayer.public_key());
-        auth.memory_tokens = 100;
-    };
-    let changes = Changes { auth: Some(Box::new(allow)), ..Changes::default() };
+    let changes = Changes::auth(|auth| {
+        (auth.memory_from, auth.memory_tokens) = (Some(relayer.public_key()), 100);
+    });
     let mut prepared = session.prepare(&node, "what do I like", changes);
     let items = [MemoryItem { text: "likes figs".into(), source: "a chat".into(), time_ms: 1 }];
-    let now = crate::service::network::now_ms();
     let ephemeral = EphemeralSecret::generate();
     let envelope =
-        MemEnvelope::seal(&items, &prepared.auth, &relayer, &node.exchange, ephemeral, now).unwrap();
+        MemEnvelope::seal(&items, &prepared.auth, &relayer, &node.exchange, ephemeral, now_ms()).unwrap();
     prepared.request.memory = Some(envelope.bytes().clone());
     let reply = client.run(&node, &prepared).await;
     let accepted = session.accept(&prepared, reply.committed().unwrap(), &reply.text(), &items).unwrap();
@@ -146,18 +143,12 @@ async fn another_node_continues_an_answer_without_a_seam() {
     let text = "one two three four five";
     let begun = client.run(&first, &session.prepare(&first, text, Changes::default())).await;
     let tokens = begun.ids()[..3].to_vec();
-    let prefix = ResumePrefix {
-        author: first.node,
-        attempt: 0,
-        token_count: 3,
-        // The test client fills it in.
-        tokens_hash: [0; 32],
-    };
+    // The test client fills in the hash.
+    let prefix = ResumePrefix { author: first.node, attempt: 0, token_count: 3, tokens_hash: [0; 32] };
     let changes = Changes {
         attempt: 1,
-        payload: Some(Box::new(|payload| payload.resume_tokens = tokens)),
-        auth: Some(Box::new(move |auth| auth.resume = Some(prefix))),
-        ..Changes::default()
+        ..Changes::payload(|payload| payload.resume_tokens = tokens)
+            .and_auth(|auth| auth.resume = Some(prefix))
     };
     let prepared = session.prepare(&second, text, changes);
     let reply = client.run(&second, &prepared).await;
@@ -174,13 +165,7 @@ async fn a_tombstone_takes_its_turns_out_of_the_window() {
     for text in ["keep this", "forget this"] {
         client.turn(&node, &mut session, text).await;
     }
-    let withdraw = |payload: &mut baton_proto::turn::Payload| {
-        payload.kind = RecordKind::Tombstone;
-        payload.supersedes_from = Some(1);
-        payload.messages.clear();
-    };
-    let changes = Changes { payload: Some(Box::new(withdraw)), ..Changes::default() };
-    let prepared = session.prepare(&node, "", changes);
+    let prepared = session.prepare(&node, "", Changes::tombstone(1));
     let reply = run_under(&client, &node, &prepared, granted(10, Vec::new()).used(&prepared.auth)).await;
     let committed = reply.committed().unwrap();
     assert_eq!(committed.finish, FinishReason::None);
@@ -196,11 +181,9 @@ async fn an_edit_is_answered_without_what_it_replaces() {
     for text in ["first words", "wrong words", "more words"] {
         client.turn(&node, &mut session, text).await;
     }
-    let edit = |payload: &mut baton_proto::turn::Payload| {
-        payload.kind = RecordKind::Edit;
-        payload.supersedes_from = Some(1);
-    };
-    let changes = Changes { payload: Some(Box::new(edit)), ..Changes::default() };
+    let changes = Changes::payload(|payload| {
+        (payload.kind, payload.supersedes_from) = (RecordKind::Edit, Some(1));
+    });
     let prepared = session.prepare(&node, "right words", changes);
     let reply = client.run(&node, &prepared).await;
     session.accept(&prepared, reply.committed().unwrap(), &reply.text(), &[]).unwrap();
@@ -294,9 +277,8 @@ async fn takes_inlined_blobs_before_any_other_source() {
     let World { node: first, client, mut session, store } = world(Setup::default()).await;
     let second = start(&store, Setup { seed: 2, ..Setup::default() }).await;
     client.turn(&first, &mut session, "hello").await;
-    let prepared = session.prepare(&second, "again", Changes::default());
-    let prepared = crate::service::network::client::inlined(prepared, &[session.latest_blob()]);
-    let stream = client.open(&second, &ClientFrame::Turn(prepared.request.clone())).await;
-    assert!(read_reply(stream, &prepared).await.committed().is_some());
+    let mut prepared = session.prepare(&second, "again", Changes::default());
+    prepared.request.inline = vec![InlineBlob(session.blobs[0].2.clone())];
+    assert!(client.run(&second, &prepared).await.committed().is_some());
     assert_eq!(second.counts().used, [BlobSource::Inline]);
 }

@@ -97,33 +97,6 @@ fn a_held_model_stays_and_takes_no_new_holds_while_another_waits_for_its_room() 
     assert_eq!(bench.poll(third), ClaimStatus::Granted);
 }
 
-#[test]
-fn a_claim_that_is_withdrawn_keeps_nobody_out() {
-    let mut bench = Bench::new(&[60, 60], 100);
-    bench.take(0);
-    let second = bench.policy.claim(1);
-    let third = bench.policy.claim(0);
-    assert_eq!(bench.poll(third), ClaimStatus::Wait);
-    bench.policy.withdraw(second);
-    assert_eq!(bench.poll(third), ClaimStatus::Granted);
-    assert!(bench.policy.claims.is_empty());
-    assert_eq!(bench.settle(), []);
-}
-
-#[test]
-fn a_failed_load_is_reported_to_all_waiting_claims_and_retried_for_the_next() {
-    let mut bench = Bench::new(&[60], 100);
-    let [first, second] = [bench.policy.claim(0), bench.policy.claim(0)];
-    assert_eq!(bench.policy.next(0), Some(PolicyStep::Load(0)));
-    assert_eq!(bench.policy.next(0), None);
-    bench.policy.failed(0);
-    assert_eq!(bench.policy.next(0), None);
-    let third = bench.policy.claim(0);
-    assert_eq!((bench.poll(first), bench.poll(second)), (ClaimStatus::Failed, ClaimStatus::Failed));
-    assert_eq!(bench.settle(), [PolicyStep::Load(0)]);
-    assert_eq!(bench.poll(third), ClaimStatus::Granted);
-}
-
 #[derive(Debug, Clone)]
 enum Event {
     Claim(usize),

@@ -3,7 +3,7 @@
 use baton_mesh::{Multiaddr, TurnStream};
 use baton_proto::{
     ErrorCode, SignedObject, codec,
-    ids::{ExchangeKey, ModelId, NodeId},
+    ids::NodeId,
     node_record::NodeRecord,
     wire::{ClientFrame, NodeFrame, TurnStatus},
 };
@@ -18,38 +18,12 @@ use crate::service::network::{
 pub(crate) struct Client {
     client: client::Client,
     node: NodeId,
-    address: Multiaddr,
-}
-
-/// The node of a client, with the keys of its record.
-struct RecordedNode {
-    node: NodeId,
-    model: ModelId,
-    exchange: ExchangeKey,
-    address: Multiaddr,
-}
-
-impl Recipient for RecordedNode {
-    fn node(&self) -> NodeId {
-        self.node
-    }
-
-    fn model(&self) -> ModelId {
-        self.model
-    }
-
-    fn exchange(&self) -> &ExchangeKey {
-        &self.exchange
-    }
-
-    fn addresses(&self) -> Vec<Multiaddr> {
-        vec![self.address.clone()]
-    }
+    addresses: Vec<Multiaddr>,
 }
 
 /// A turn in progress.
 pub(crate) struct Turn {
-    node: RecordedNode,
+    node: Recipient,
     session: Session,
     prepared: PreparedTurn,
     stream: TurnStream,
@@ -59,15 +33,15 @@ pub(crate) struct Turn {
 impl Client {
     /// Connects to the node of this ready event.
     pub(crate) async fn of(ready: &Value) -> Self {
-        let address = ready["listen"][0].as_str().unwrap().parse().unwrap();
+        let addresses = vec![ready["listen"][0].as_str().unwrap().parse().unwrap()];
         let node = ready["node"].as_str().unwrap().parse().unwrap();
-        Self { client: client::Client::start().await, node, address }
+        Self { client: client::Client::start().await, node, addresses }
     }
 
     /// The node's record, verified.
     pub(crate) async fn record(&self) -> SignedObject<NodeRecord> {
         let frame = codec::encode(&ClientFrame::NodeRecord);
-        let mut stream = self.client.open_at(self.node, std::slice::from_ref(&self.address), &frame).await;
+        let mut stream = self.client.open_at(self.node, &self.addresses, &frame).await;
         match next_frame(&mut stream).await.expect("an answer") {
             NodeFrame::NodeRecord(record) => SignedObject::verify(record).unwrap(),
             other => panic!("not a record: {other:?}"),
@@ -84,7 +58,7 @@ impl Client {
     pub(crate) async fn ask_with(&self, record: &NodeRecord, text: &str) -> Turn {
         let exchange = record.current_key(now_ms()).unwrap().clone();
         let model = record.models[0].model;
-        let node = RecordedNode { node: self.node, model, exchange, address: self.address.clone() };
+        let node = Recipient { node: self.node, model, exchange, addresses: self.addresses.clone() };
         let session = Session::new();
         let prepared = session.prepare(&node, text, Changes::default());
         let stream = self.client.open(&node, &ClientFrame::Turn(prepared.request.clone())).await;

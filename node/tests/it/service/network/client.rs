@@ -23,7 +23,7 @@ use baton_proto::{
         Grant, GrantedKey, HeadGrant, Payload, ReadBlob, ReadRecord, Sampling, SealedPayload, StoragePolicy,
         TurnAuth, resume_tokens_hash,
     },
-    wire::{ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TurnRequest, TurnStatus},
+    wire::{ClientFrame, Committed, NodeFrame, ReplyEvent, StoreState, TurnRequest, TurnStatus},
 };
 use tokio::time::{Duration, Instant};
 use zeroize::Zeroizing;
@@ -34,11 +34,11 @@ use super::{
 };
 
 /// A node as its clients see it.
-pub(crate) trait Recipient: Sync {
-    fn node(&self) -> NodeId;
-    fn model(&self) -> ModelId;
-    fn exchange(&self) -> &ExchangeKey;
-    fn addresses(&self) -> Vec<Multiaddr>;
+pub(crate) struct Recipient {
+    pub node: NodeId,
+    pub model: ModelId,
+    pub exchange: ExchangeKey,
+    pub addresses: Vec<Multiaddr>,
 }
 
 pub(crate) struct Client {
@@ -138,6 +138,29 @@ pub(crate) struct Changes<'a> {
     pub no_locator: bool,
 }
 
+impl<'a> Changes<'a> {
+    pub(crate) fn auth(change: impl FnOnce(&mut TurnAuth) + 'a) -> Self {
+        Self::default().and_auth(change)
+    }
+
+    pub(crate) fn and_auth(self, change: impl FnOnce(&mut TurnAuth) + 'a) -> Self {
+        Self { auth: Some(Box::new(change)), ..self }
+    }
+
+    /// Withdraws the turns from this one on.
+    pub(crate) fn tombstone(from: u64) -> Self {
+        Self::payload(move |payload| {
+            payload.kind = RecordKind::Tombstone;
+            payload.supersedes_from = Some(from);
+            payload.messages.clear();
+        })
+    }
+
+    pub(crate) fn payload(change: impl FnOnce(&mut Payload) + 'a) -> Self {
+        Self { payload: Some(Box::new(change)), ..Self::default() }
+    }
+}
+
 impl Session {
     pub(crate) fn new() -> Self {
         let root = SessionRoot::generate();
@@ -156,10 +179,6 @@ impl Session {
 
     pub(crate) fn prev_blob(&self) -> Option<BlobRef> {
         self.blobs.last().map(|(_, blob, _)| *blob)
-    }
-
-    pub(crate) fn latest_blob(&self) -> Vec<u8> {
-        self.blobs.last().unwrap().2.clone()
     }
 
     fn grant(&self, identity: &RecordIdentity, no_locator: bool) -> Grant {
@@ -197,7 +216,7 @@ impl Session {
     }
 
     /// Builds the next turn's request.
-    pub(crate) fn prepare(&self, node: &dyn Recipient, text: &str, changes: Changes<'_>) -> PreparedTurn {
+    pub(crate) fn prepare(&self, node: &Recipient, text: &str, changes: Changes<'_>) -> PreparedTurn {
         let turn_id = changes.turn_id.unwrap_or_else(|| TurnId(random_bytes()));
         let identity = RecordIdentity {
             session_id: self.root.session_id(),
@@ -205,7 +224,7 @@ impl Session {
             seq: self.seq,
             turn_id,
             attempt: changes.attempt,
-            author: node.node(),
+            author: node.node,
         };
         let mut payload = Payload {
             version: PAYLOAD_VERSION,
@@ -237,10 +256,10 @@ impl Session {
             prev_blob: payload.grant.blobs.first().and_then(|read| read.blob),
             n_shards: SHARDS,
             branch: None,
-            audience: node.node(),
-            audience_key: node.exchange().id(),
+            audience: node.node,
+            audience_key: node.exchange.id(),
             payload_hash: PayloadHash([0; 32]),
-            model: node.model(),
+            model: node.model,
             sampling: SamplingDigest([0; 32]),
             max_output_tokens: 512,
             max_price: 1_000_000,
@@ -256,7 +275,7 @@ impl Session {
         auth.sampling = payload.sampling.digest(&payload.grant.record_key.record_key());
         let ephemeral = EphemeralSecret::generate();
         let (sealed, secret) =
-            SealedPayload::seal(&payload, ephemeral, node.exchange(), &auth.binding()).unwrap();
+            SealedPayload::seal(&payload, ephemeral, &node.exchange, &auth.binding()).unwrap();
         auth.payload_hash = sealed.hash();
         if let Some(change) = changes.auth {
             change(&mut auth);
@@ -336,11 +355,11 @@ impl Session {
         HeadRecord::seal(&self.root, &outer, &inner, self.head_sequence, now, now + 60_000).encode()
     }
 
-    pub(crate) fn status_request(&self, node: &dyn Recipient, prepared: &PreparedTurn) -> SignedBytes {
+    pub(crate) fn status_request(&self, node: &Recipient, prepared: &PreparedTurn) -> SignedBytes {
         self.sign(TurnNote {
             session_id: self.root.session_id(),
             session_key: self.root.signing_key().public_key(),
-            node: node.node(),
+            node: node.node,
             ..TurnNote::of(&prepared.auth, TurnNoteKind::Status, now_ms())
         })
     }
@@ -386,38 +405,49 @@ impl Client {
         Self { mesh }
     }
 
-    pub(crate) async fn open(&self, node: &dyn Recipient, frame: &ClientFrame) -> TurnStream {
+    pub(crate) async fn open(&self, node: &Recipient, frame: &ClientFrame) -> TurnStream {
         self.open_raw(node, &codec::encode(frame)).await
     }
 
-    pub(crate) async fn open_raw(&self, node: &dyn Recipient, frame: &[u8]) -> TurnStream {
-        self.open_at(node.node(), &node.addresses(), frame).await
+    pub(crate) async fn open_raw(&self, node: &Recipient, frame: &[u8]) -> TurnStream {
+        self.open_at(node.node, &node.addresses, frame).await
     }
 
     pub(crate) async fn open_at(&self, node: NodeId, addresses: &[Multiaddr], frame: &[u8]) -> TurnStream {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let mut stream = self.mesh.open(node, addresses, deadline).await.unwrap();
-        stream.send_by(frame, deadline).await.unwrap();
+        let mut stream = self.mesh.open(node, addresses, soon()).await.unwrap();
+        stream.send_by(frame, soon()).await.unwrap();
         stream
     }
 
-    pub(crate) async fn ask(&self, node: &dyn Recipient, frame: &ClientFrame) -> NodeFrame {
+    pub(crate) async fn ask(&self, node: &Recipient, frame: &ClientFrame) -> NodeFrame {
         let mut stream = self.open(node, frame).await;
         next_frame(&mut stream).await.expect("an answer")
     }
 
-    /// As [`Client::ask`], but sends a node record request behind the frame; the node may close without an
-    /// answer.
-    pub(crate) async fn ask_after(&self, node: &dyn Recipient, frame: &ClientFrame) -> Option<NodeFrame> {
-        let mut stream = self.open(node, frame).await;
-        let deadline = Instant::now() + Duration::from_secs(20);
-        stream.send_by(&codec::encode(&ClientFrame::NodeRecord), deadline).await.unwrap();
-        next_frame(&mut stream).await
+    /// Sends two frames on one stream.
+    pub(crate) async fn open_with(
+        &self,
+        node: &Recipient,
+        first: &ClientFrame,
+        then: &ClientFrame,
+    ) -> TurnStream {
+        let mut stream = self.open(node, first).await;
+        stream.send_by(&codec::encode(then), soon()).await.unwrap();
+        stream
+    }
+
+    /// Sends a request, and reads Accepted and the first event.
+    pub(crate) async fn begin(&self, node: &Recipient, prepared: &PreparedTurn) -> TurnStream {
+        let mut stream = self.open(node, &ClientFrame::Turn(prepared.request.clone())).await;
+        for _ in 0..2 {
+            next_frame(&mut stream).await.expect("Accepted and an event");
+        }
+        stream
     }
 
     pub(crate) async fn status(
         &self,
-        node: &dyn Recipient,
+        node: &Recipient,
         session: &Session,
         prepared: &PreparedTurn,
     ) -> Result<TurnStatus, ErrorCode> {
@@ -429,7 +459,7 @@ impl Client {
     }
 
     /// Sends a request and reads its reply to the end.
-    pub(crate) async fn run(&self, node: &dyn Recipient, prepared: &PreparedTurn) -> Reply {
+    pub(crate) async fn run(&self, node: &Recipient, prepared: &PreparedTurn) -> Reply {
         let stream = self.open(node, &ClientFrame::Turn(prepared.request.clone())).await;
         read_reply(stream, prepared).await
     }
@@ -437,7 +467,7 @@ impl Client {
     /// A whole turn: sent, verified, accepted.
     pub(crate) async fn turn(
         &self,
-        node: &dyn Recipient,
+        node: &Recipient,
         session: &mut Session,
         text: &str,
     ) -> (Reply, AcceptedTurn) {
@@ -449,9 +479,13 @@ impl Client {
     }
 }
 
+/// The deadline of a step that takes a moment.
+pub(crate) fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
 pub(crate) async fn next_frame(stream: &mut TurnStream) -> Option<NodeFrame> {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let frame = stream.recv_by(MAX_NODE_FRAME_BYTES, deadline).await.ok()??;
+    let frame = stream.recv_by(MAX_NODE_FRAME_BYTES, soon()).await.ok()??;
     Some(codec::decode(&frame, MAX_NODE_FRAME_BYTES).unwrap())
 }
 
@@ -489,10 +523,4 @@ pub(crate) async fn read_reply(mut stream: TurnStream, prepared: &PreparedTurn) 
         reader.take(prepared, frame);
     }
     reader.reply
-}
-
-/// The request with blobs inlined.
-pub(crate) fn inlined(mut prepared: PreparedTurn, blobs: &[Vec<u8>]) -> PreparedTurn {
-    prepared.request.inline = blobs.iter().cloned().map(InlineBlob).collect();
-    prepared
 }

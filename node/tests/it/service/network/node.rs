@@ -1,6 +1,7 @@
 //! A node: a real mesh, a real journal, the echo engine.
 
 use std::{
+    ops::Deref,
     path::Path,
     sync::{
         Arc, Mutex,
@@ -26,7 +27,7 @@ use baton_node::{
 };
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
-    ids::{ExchangeKey, ExchangeKeyId, ModelId, NodeId},
+    ids::ExchangeKeyId,
     limits::NODE_RECORD_VERSION,
     node_record::{KeyWindow, NodeLimits, NodeRecord, StorageOffer},
     wire::StoreState,
@@ -204,9 +205,7 @@ impl Setup {
 }
 
 pub(crate) struct TestNode {
-    pub node: NodeId,
-    pub exchange: ExchangeKey,
-    pub model: ModelId,
+    pub place: Recipient,
     pub mesh: MeshHandle,
     pub engine: Arc<WatchedEngine>,
     pub counts: watch::Receiver<Counts>,
@@ -216,21 +215,11 @@ pub(crate) struct TestNode {
     task: JoinHandle<Result<(), ServiceError>>,
 }
 
-impl Recipient for TestNode {
-    fn node(&self) -> NodeId {
-        self.node
-    }
+impl Deref for TestNode {
+    type Target = Recipient;
 
-    fn model(&self) -> ModelId {
-        self.model
-    }
-
-    fn exchange(&self) -> &ExchangeKey {
-        &self.exchange
-    }
-
-    fn addresses(&self) -> Vec<Multiaddr> {
-        self.mesh.listen_addrs()
+    fn deref(&self) -> &Recipient {
+        &self.place
     }
 }
 
@@ -278,8 +267,9 @@ impl TestNode {
         let service = NodeService::new(deps);
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(service.clone().run(incoming, shutdown.clone()));
-        let model = engine.info().model_id;
-        Self { node, exchange, model, mesh, engine, counts, service, folder: None, shutdown, task }
+        let (model, addresses) = (engine.info().model_id, mesh.listen_addrs());
+        let place = Recipient { node, model, exchange, addresses };
+        Self { place, mesh, engine, counts, service, folder: None, shutdown, task }
     }
 
     /// Starts its shutdown, without waiting.
