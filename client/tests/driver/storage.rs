@@ -8,9 +8,7 @@ use baton_proto::{ErrorCode, store::StoreError};
 use baton_walrus_client::ShardCount;
 use zeroize::Zeroizing;
 
-use baton_client::testkit::{
-    GRACE, World, close, fake::Act, resume, say, session, store::MemoryStore,
-};
+use baton_client::testkit::{GRACE, World, close, fake::Act, resume, say, session, store::MemoryStore};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_client_stores_what_its_author_does_not() {

@@ -2,8 +2,11 @@
 
 use std::fmt::{self, Write as _};
 
-use serde::de::{DeserializeOwned, IgnoredAny};
-use serde_json::{Deserializer, Number};
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, Error as _, IgnoredAny},
+};
+use serde_json::{Deserializer, Number, value::RawValue};
 use zeroize::Zeroizing;
 
 /// Deepest nesting, as in `serde_json`.
@@ -116,6 +119,14 @@ impl Json {
                 out.push('}');
             }
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    /// Reads a value of `serde_json`'s input, which must be one piece of memory.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <&RawValue>::deserialize(deserializer)?;
+        Self::parse(text.get()).ok_or_else(|| D::Error::custom("a value is nested too deeply"))
     }
 }
 

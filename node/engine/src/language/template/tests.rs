@@ -320,8 +320,8 @@ fn json_is_written_as_pythons() {
     assert_eq!(write("(2)"), indented);
     let mut long = with_tools(user("u"), "[{}]");
     let number = Zeroizing::new("0.12345678901234567890".to_owned());
-    long.tools =
-        vec![Json::List(vec![Json::Number(number), Json::Number("123456789012345678901".to_owned().into())])];
+    long.tools[0].definition =
+        Json::List(vec![Json::Number(number), Json::Number("123456789012345678901".to_owned().into())]);
     let written = template(&source.replace(" OPTIONS", "")).render(&long).unwrap();
     assert_eq!(plain(&written), "u|[0.12345678901234567890, 123456789012345678901]");
     let constant = "{{ {'b': [1, 'x'], 'a': none} | tojson }}{% for m in messages %}{{ m.content | tojson }}{% endfor %}";
