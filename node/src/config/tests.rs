@@ -42,6 +42,7 @@ fn nothing_given_yields_the_documented_defaults() {
     let allowed = [
         "publisher_token_file",
         "publisher_secret_file",
+        "shards",
         "embedding_model",
         "proxied_url",
         "proxied_model",
@@ -183,7 +184,7 @@ fn urls_carry_no_secrets_and_name_a_host() {
 fn every_option_is_shown_and_what_is_shown_is_accepted_as_a_file() {
     let text = "publisher_token_file = \"/t\"\nengine = \"proxied\"\nproxied_url = \"http://h\"\n\
                 proxied_model = \"m\"\nproxied_key_file = \"/k\"\nthreads = 3\n\
-                embedding_model = \"all-minilm-l6-v2\"";
+                shards = 10\nembedding_model = \"all-minilm-l6-v2\"";
     let settings = Settings::resolve(RunFlags::default(), file(text), None).unwrap();
     let mut written = String::new();
     for OptionValue { key, value } in settings.shown() {
@@ -205,7 +206,7 @@ fn the_file_as_written_changes_nothing_and_its_defaults_are_the_defaults() {
         .filter(|line| line.starts_with('#') && !line.starts_with("# ") && !line.ends_with("\"\""))
         .map(|line| format!("{}\n", line.trim_start_matches('#')))
         // Numbers without a default have the minimum as an example.
-        .filter(|line| !line.starts_with("threads"))
+        .filter(|line| !["threads", "shards"].iter().any(|key| line.starts_with(key)))
         .collect();
     let written = Settings::resolve(file(&uncommented), RunFlags::default(), None).unwrap();
     let bare = Settings::resolve(RunFlags::default(), RunFlags::default(), None).unwrap();

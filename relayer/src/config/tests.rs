@@ -17,7 +17,11 @@ fn the_commented_file_says_the_defaults_and_changes_nothing() {
     let uncommented: String = text
         .lines()
         .filter_map(|line| line.strip_prefix('#').filter(|line| !line.starts_with([' ', '#', '-'])))
-        .filter(|line| line.contains(" = ") && !line.contains("\"\"") && !line.contains("dimensions"))
+        .filter(|line| {
+            line.contains(" = ")
+                && !line.contains("\"\"")
+                && !["dimensions", "shards"].iter().any(|key| line.contains(key))
+        })
         .map(|line| format!("{line}\n"))
         .collect();
     assert!(uncommented.lines().count() > 12, "{uncommented}");
