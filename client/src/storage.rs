@@ -1,6 +1,6 @@
 //! Blobs of a session in the store: their IDs, and PUTs of their bytes, rebuilt from this client's own text.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use baton_proto::{
     ErrorCode,
@@ -9,6 +9,7 @@ use baton_proto::{
     store::{PutOptions, StoreError},
 };
 use baton_walrus_client::ShardCount;
+use tokio::time::Instant;
 
 use crate::{
     core::Core,
@@ -18,6 +19,9 @@ use crate::{
         state::{Entry, Purchase, SessionHeader, State, StoredBlob, TurnChange},
     },
 };
+
+/// Pause before a store that gave no answer is asked again whether it answers.
+const ANSWER_PAUSE: Duration = Duration::from_millis(200);
 
 /// Computes and journals the Walrus ID of a turn's blob, unless it is known. Waits for a running
 /// computation.
@@ -76,12 +80,20 @@ pub(crate) async fn check_shards(core: &Core, session: &Session) -> Result<(), C
     }
 }
 
-/// Fails within seconds if no server of the store answers, before work that asks the store again and again.
+/// Fails within seconds if no server of the store answers, before work that asks the store again and again. A busy store
+/// may refuse connections for a moment, and is asked again.
 ///
 /// # Errors
 /// [`StoreError::Unavailable`], with the names of the servers.
 pub(crate) async fn check_answer(core: &Core) -> Result<(), StoreError> {
-    core.config.store.announced_shards(core.config.timeouts.heads).await.map(drop)
+    let until = Instant::now() + core.config.timeouts.heads;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match core.config.store.announced_shards(left).await {
+            Err(_) if left > ANSWER_PAUSE => tokio::time::sleep(ANSWER_PAUSE).await,
+            answer => return answer.map(drop),
+        }
+    }
 }
 
 /// Puts a turn's blob, rebuilt from this client's own text.

@@ -117,7 +117,13 @@ async fn nothing_is_bought_unasked_where_renewal_is_off() {
     world.store.set_down(true);
     let away = client.session(session).renew(None).await;
     assert!(matches!(away, Err(ClientError::Store(StoreError::Unavailable { .. }))), "{away:?}");
-    world.store.set_down(false);
+    let back = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        world.store.set_down(false);
+    };
+    let handle = client.session(session);
+    let (report, ()) = tokio::join!(handle.verify(false), back);
+    assert!(report.unwrap().unavailable.is_none(), "a store that refuses for a moment is asked again");
     assert_eq!(due(&client, session).await, [16], "what failed stays due");
     let report = client.session(session).renew(None).await.unwrap();
     assert_eq!((report.renewed, report.failed.len(), world.store.puts() - before), (vec![16], 0, 1));
