@@ -164,7 +164,7 @@ test("the APIs of baton serve answer in the page, as they come", { timeout: 120_
   const streamed = await call("request", "/v1/chat/completions", { messages, stream: true });
   assert.deepEqual([streamed.status, streamed.type], [200, "text/event-stream"]);
   assert.ok(streamed.parts.length > 4, `${streamed.parts.length} parts`);
-  assert.match(streamed.parts.at(-1), /^data: \[DONE\]/);
+  assert.match(streamed.parts.at(-1), /data: \[DONE\]\n\n$/);
   const stopped = await call("request", "/v1/chat/completions", { messages: [{ role: "user", content: "word ".repeat(200) }], stream: true }, 3);
   assert.ok(stopped.parts.length < 20 && !stopped.parts.join("").includes("[DONE]"), `${stopped.parts.length} parts after an abort`);
   const wrong = await call("request", "/v1/chat/completions", { messages: 1 });

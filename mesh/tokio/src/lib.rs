@@ -22,7 +22,17 @@ pub use task::spawn;
 /// Timers, and a clock that a page has.
 #[cfg(target_family = "wasm")]
 pub mod time {
+    use std::{future::Future, time::Duration};
+
     pub use wasmtimer::{std::Instant, tokio::*};
+
+    /// Longest time of a page's timer, which counts milliseconds in 31 bits.
+    const LONGEST: Duration = Duration::from_secs(24 * 24 * 3600);
+
+    /// Gives a future a time to end. A time beyond the clock's end is a long one, as with tokio.
+    pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {
+        wasmtimer::tokio::timeout(duration.min(LONGEST), future)
+    }
 }
 
 /// The event loop.
